@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 import headscope
 from headscope import api
+from headscope.attention.mechanism_summary import D_HEAD, LENGTHS, SHOWN_AT, STORED, spelled_summaries, summary_of
 from headscope.attention.mechanisms import mechanism_members
 from headscope.cli.index_command import rows
 from headscope.cli.member_commands import option_name
@@ -26,7 +27,6 @@ from headscope.shapes import AXES
 
 DOCS = Path(__file__).parents[1] / "docs"
 DRAWN_AT = 24  # positions in the pictures of mechanisms
-LENGTHS = (1024, 4096, 16384, 65536)
 MECHANISMS_HEAD = """# Mechanisms
 
 Every way of attending that headscope knows: to train with, to swap into a real model head by head
@@ -110,6 +110,7 @@ def pages() -> dict[Path, str | bytes]:
     contents: dict[Path, str | bytes] = {
         DOCS / "lenses.md": lens_page(),
         DOCS / "mechanisms.md": mechanism_page(),
+        STORED: spelled_summaries(_own_mechanisms().values()),
         DOCS / "captures.md": capture_page(),
         DOCS / "transformer-lens.md": transformer_lens_page(),
         DOCS / "texts.md": text_page(),
@@ -297,8 +298,10 @@ def _argument(field: "dataclasses.Field[Any]") -> str:
 
 def mechanism_section(cls: Any) -> str:
     """The section of a mechanism: description, picture, parameters and cost."""
-    example = cls.examples(4096)[0]
-    costs = " · ".join(f"{n // 1024}k: {example.cost(n, 64).flops / 1e9:.3g} Gflop" for n in LENGTHS)
+    example, summary = cls.examples(SHOWN_AT)[0], summary_of(cls)
+    costs = " · ".join(
+        f"{n // 1024}k: {flops / 1e9:.3g} Gflop" for n, flops in zip(LENGTHS, summary.flops, strict=True)
+    )
     dense = cls.as_dense(64)
     parts = [
         f"## {cls.name}",
@@ -307,7 +310,7 @@ def mechanism_section(cls: Any) -> str:
         f"```text\n{inspect.cleandoc(inspect.getmodule(cls).__doc__ or '')}\n```",
         f"*Parameters:* {_parameters(cls)}.",
         f"*Drawn:* `{cls.examples(DRAWN_AT)[0]!r}`.",
-        f"*One head of width 64, `{example!r}`:* {costs}.",
+        f"*One head of width {D_HEAD}, `{example!r}`:* {costs}.",
         f"*Dense attention is* `{dense!r}` *up to 64 positions.*" if dense is not None else "*Never dense attention.*",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"

@@ -7,6 +7,8 @@ import pytest
 from headscope import api
 from headscope.cli import main
 from headscope.core import verdict_of
+from headscope.theory import claims
+from headscope.theory.claim_ids import claim_ids
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -31,6 +33,20 @@ def test_json_has_one_object_per_id(capsys: pytest.CaptureFixture[str]) -> None:
     keys = {"id", "verdict", "slip", "stated", "corrected", "measured", "error", "source"}
     assert all(keys <= one.keys() for one in found)
     assert (found[0]["verdict"], found[0]["slip"], found[1]["corrected"]) == ("refuted", True, None)
+
+
+def test_claims_have_the_formats_of_other_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "W-5.1a,W-5.1b", "--format", "json")
+    assert out == run(capsys, "W-5.1a", "W-5.1b", "--json")[1]  # its older name
+    _, out, _ = run(capsys, "W-5.1a", "W-5.1b", "--format", "csv")
+    header, *rows = out.splitlines()
+    assert header.startswith("id,verdict,kind,")
+    assert len(rows) == 2
+    assert "--json" not in run(capsys, "--help")[1]
+
+
+def test_ids_in_the_source_are_those_of_the_ledger() -> None:
+    assert sorted(claim_ids()) == sorted(name for claim in claims() for name in claim.ids)
 
 
 def test_a_section_names_all_its_claims(capsys: pytest.CaptureFixture[str]) -> None:

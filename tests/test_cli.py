@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import polars as pl
@@ -13,6 +15,8 @@ import pytest
 
 from headscope import api
 from headscope.cli import main
+from headscope.cli.list_options import listed
+from headscope.cli.screen import starting_line
 from headscope.core import About, Curves, Finding, Headline, ModelSpec, Run, Series
 from headscope.errors import CheckpointError, LensError, NumericsError, ResourceError, UsageError
 from headscope.model.verify import Check
@@ -323,9 +327,10 @@ def test_a_stop_keeps_what_is_finished(tmp_path, number, code):
                 running.send_signal(number)
                 break
         said = running.stderr.read()
-    assert "running the text …\n" in before
+    assert before[0] == "opening tiny …\n"
     assert running.returncode == code, said
-    assert said.strip() == "stopped; finished findings are in out/, the same command goes on from there"
+    *_, last = said.splitlines()  # after lines of progress, where the machine takes half a minute
+    assert last == "stopped; finished findings are in out/, the same command goes on from there"
     left = {path.name for path in (tmp_path / "out").rglob("*") if path.is_file()}
     assert {"run.json", "spectra.json"} <= left
     assert not {"manifest.json", ".headscope-lock"} & left
@@ -346,3 +351,114 @@ def test_a_reader_that_leaves_early_is_not_an_error():
         os.close(writing)
     assert done.returncode == 141
     assert "rror" not in done.stderr.decode()
+
+
+def test_the_summary_of_a_report_is_its_largest_effects_in_short(run, measured, monkeypatch, tmp_path):
+    effects = [0.1, None, 0.9, 0.5, float("nan"), 0.7, 0.3]
+    lines = [Headline(f"in full {index}", f"in short {index}", effect) for index, effect in enumerate(effects)]
+    measured(
+        a_run(
+            replace(finding("focus"), headlines=tuple(lines[:4])),
+            finding("maps", "not applicable", "no text here"),
+            replace(finding("spectra"), headlines=tuple(lines[4:])),
+        )
+    )
+    monkeypatch.setattr(api, "report", lambda folder: folder / "report.html")
+    code, out, err = run("report", "tiny", "--out", str(tmp_path / "out"))
+    assert code == 0
+    points = [line for line in out.splitlines() if line.startswith("•")]
+    assert points == [f"• in short {index}" for index in (2, 5, 3, 6, 0)]
+    assert "maps: not applicable: no text here" in err
+
+
+@pytest.mark.parametrize("spelling", [["--lens", "spectra", "--lens", "focus"], ["--lens", "spectra, focus"]])
+def test_repeating_and_commas_mean_the_same(run, measured, monkeypatch, tmp_path, spelling):
+    asked = measured(a_run(finding()))
+    monkeypatch.setattr(api, "report", lambda folder: folder / "report.html")
+    assert run("report", "tiny", "--out", str(tmp_path / "out"), *spelling)[0] == 0
+    assert asked["lenses"] == ["spectra", "focus"]
+
+
+@pytest.mark.parametrize("spelling", [["--bands", "1,8"], ["--bands", "1", "--bands", "8"]])
+def test_numbers_of_a_lens_are_a_list_like_any_other(run, measured, spelling):
+    asked = measured(a_run(finding("focus")))
+    assert run("lens", "focus", "tiny", *spelling)[0] == 0
+    assert asked["params"] == {"focus": {"bands": "1,8"}}
+
+
+def test_commas_between_brackets_belong_to_the_value():
+    assert listed(["window(left=1, right=2),dense", " bigbird "]) == ["window(left=1, right=2)", "dense", "bigbird"]
+    assert listed([",a,,b,"]) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("words", "values"),
+    [
+        (["--scale", "1/4", "1/2", "2"], {"scale": ("1/4", "1/2", "2")}),  # as README has always written it
+        (["--scale", "1/4,1/2", "--scale", "2"], {"scale": ("1/4", "1/2", "2")}),
+        (["--randomise", "init,v"], {"randomise": ("init", "v")}),
+        (["--prompt", "Once, long ago", "--prompt", "A"], {"prompts": ("Once, long ago", "A")}),
+    ],
+)
+def test_lists_of_an_experiment(run, monkeypatch, words, values):
+    class Asked(Exception):
+        pass
+
+    def run_experiment(name, model, params, **_):
+        raise Asked({name: getattr(params, name) for name in values})
+
+    monkeypatch.setattr(api, "run_experiment", run_experiment)
+    code, _, err = run("intervene", "tiny", *words)
+    assert code == 1
+    assert f"Asked: {values}" in err.replace("<Randomise.INIT: 'init'>", "'init'").replace("<Randomise.V: 'v'>", "'v'")
+
+
+def test_what_can_be_refused_is_refused_before_anything_is_fetched(run, monkeypatch, tmp_path):
+    def fetch(*_, **__):
+        raise AssertionError("something was fetched")
+
+    monkeypatch.setattr("headscope.fetch.package_clients.bring", fetch)
+    monkeypatch.setenv("HEADSCOPE_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "file").write_text("x")
+    for words in (
+        ["lens", "focus", "minilm", "--table", "nothing"],
+        ["lens", "focus", "minilm", "--bands", "x"],
+        ["lens", "focus", "minilm", "--text", "moby-dick", "--out", str(tmp_path / "file")],
+        ["report", "minilm", "--lens", "fokus"],
+        ["report", "nothing", "--text", "moby-dick", "--out", str(tmp_path / "out")],
+        ["report", "minilm", "--text", "moby-dick:nothing", "--out", str(tmp_path / "out")],
+        ["report", "minilm", "--device", "nothing", "--text", "moby-dick", "--out", str(tmp_path / "out")],
+        ["study", "fewshot", "minilm"],
+        ["intervene", "minilm", "--text", "moby-dick", "--rank", "x"],
+        ["intervene", "nothing", "--text", "moby-dick"],
+        ["data", "moby-dick", "--from", str(tmp_path / "nothing")],
+        ["claims", "W-5.1z", "--model", "minilm"],
+        ["index", "wertich:A.20", "--model", "nothing", "--text", "moby-dick"],
+    ):
+        code, out, err = run(*words)
+        assert (code, out) == (2, ""), words
+        assert "error: " in err, words
+    assert not (tmp_path / "out").exists()
+    assert run("data", "moby-dick", "--out", str(tmp_path / "no" / "file"))[0] == 5
+
+
+def test_a_terminal_sees_a_line_at_once_that_is_gone_when_the_program_has_started(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    with starting_line():
+        assert screen.getvalue() == "headscope is starting …"
+    assert screen.getvalue().endswith("\r\x1b[2K")
+
+
+def test_help_is_not_wrapped_twice(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "70")
+    for command in ("claims", "data", "index", "mechanisms", "verify", "intervene"):
+        lines = [line.strip() for line in run(command, "--help")[1].partition("╭")[0].splitlines()]
+        for line, following in pairwise(lines):
+            # A line of a paragraph ends early only where the next word does not fit.
+            if line and following:
+                assert len(line) + 1 + len(following.split()[0]) > 60, (command, line)

@@ -6,45 +6,44 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from headscope.attention.bench.mechanism_bench import SHOWN_AT, growth
 from headscope.attention.bench.mechanism_bench import Setting as BenchSetting
 from headscope.attention.bench.mechanism_bench import bench as bench_attention
 from headscope.attention.compiled import use as use_compiled
 from headscope.attention.mechanism import mechanism_named, mechanisms
 from headscope.attention.mechanism_spelling import spelled
+from headscope.attention.mechanism_summary import D_HEAD, LENGTHS, SHOWN_AT, summary_of
 from headscope.attention.pictures import pictures
 from headscope.core import Entry, Ledger, Run, Trend
 from headscope.core.ports import plug
 from headscope.corpora import Text, spelled_text, texts
-from headscope.corpora import find as find_text
-from headscope.corpora import joined as joined_text
 from headscope.corpora.splits import SHARES as SPLIT_SHARES
 from headscope.errors import UsageError
 from headscope.experiments import experiment_members, experiment_named
 from headscope.experiments.experiment import Display, Passage
 from headscope.lenses import lens_members, lens_named, lenses
-from headscope.model.look import look
+from headscope.model.devices import device_named as check_device
+from headscope.model.look import SECONDS_OF_DRAWING, look
 from headscope.model.model import open_model
-from headscope.model.sources.hub_survey import check_outcomes, is_list, read_list, survey
+from headscope.model.sources.hub_survey import check_outcomes, survey
 from headscope.model.sources.names import sources as models
 from headscope.model.verify import verify
 from headscope.pipeline import Progress, measure
 from headscope.pipeline.threads import fitting_threads
 from headscope.pipeline.versions import versions
-from headscope.progress import Silent
+from headscope.progress import WRITING, Silent, Stage, announce
 from headscope.progress import Step as ProgressStep
-from headscope.report.draw.figure import encode as encoded_figure
-from headscope.report.draw.figure import save as save_figure
+from headscope.report.figure_file import encoded_figure, save_figure
 from headscope.report.ledger import write_ledger
 from headscope.report.page import notebook_html, write
 from headscope.store import check_folder, load
 from headscope.store import save as save_run
-from headscope.theory import ledger
-from headscope.theory.index import Item, Step, Way, document_of, documents, item_named, items, page, ways, why_not
-from headscope.theory.index.page import published_table
-from headscope.theory.ledger import claims, lenses_needed, meant_ids
+from headscope.theory.index import Item, Step, Way, document_of, documents, item_named, items, ways, why_not
+from headscope.theory.index.page import page, published_table
+from headscope.theory.ledger import claims, ledger, lenses_needed, meant_ids
 
 __all__ = [
+    "D_HEAD",
+    "LENGTHS",
     "SHOWN_AT",
     "SPLIT_SHARES",
     "BenchSetting",
@@ -53,19 +52,17 @@ __all__ = [
     "Passage",
     "Progress",
     "Step",
+    "Text",
     "Way",
     "bench_attention",
+    "check_device",
     "check_outcomes",
     "document_of",
     "documents",
     "encoded_figure",
     "experiment_named",
-    "find_text",
-    "growth",
-    "is_list",
     "item_named",
     "items",
-    "joined_text",
     "judge_claims",
     "ledger_objects",
     "lens_named",
@@ -79,13 +76,13 @@ __all__ = [
     "open",
     "pictures",
     "published_table",
-    "read_list",
     "report",
     "reproduce",
     "run_experiment",
     "save_figure",
     "save_run",
     "spelled",
+    "summary_of",
     "survey",
     "text",
     "texts",
@@ -94,9 +91,16 @@ __all__ = [
     "ways",
     "why_not",
     "write_ledger",
+    "writing_seconds",
 ]
 
 open = open_model
+JUDGING_SECONDS = 20.0  # that all claims take, about
+
+
+def writing_seconds(n_findings: int) -> float:
+    """How long a report of so many findings takes to be written, about."""
+    return SECONDS_OF_DRAWING * n_findings / len(lens_members())
 
 
 def report(what: Any, out: str | Path | None = None, **options: Any) -> Path:
@@ -151,16 +155,21 @@ def run_experiment(
     experiment = experiment_named(name)
     settings = experiment.params() if params is None else params
     experiment.check(settings)
+    listener = progress or Silent()
     if out is not None:
         check_folder(Path(out))
-    listener = progress or Silent()
+        announce(listener, [Stage(WRITING, writing_seconds(1))])
+    if isinstance(model, str | Path):
+        listener.step(f"opening {model}", 0, 1)
     opened = open(model, hub=hub, device=device, seed=settings.seed, progress=listener.step)
+    announce(listener, experiment.stages(opened, settings))
     with fitting_threads(opened.spec):
         finding, spec = experiment.run(opened, settings, listener.step)
     run = Run(opened.spec, opened.sites, {finding.lens: finding}, spec, versions(), settings.seed)
     if out is not None:
-        listener.step("writing the report", 0, 1)
+        listener.step(WRITING, 0, 1)
         report(run, out=out)
+        listener.step(WRITING, 1, 1)
     return run
 
 
@@ -174,6 +183,8 @@ def judge_claims(
     progress: Progress | None = None,
 ) -> Ledger:
     """Judge every claim, or those of `ids`; with a model also the claims that a lens or experiment settles."""
+    if model is not None and progress is not None:
+        announce(progress, [Stage("judging claim", JUDGING_SECONDS)])
     findings, name = {}, ""
     needed = lenses_needed(claims(ids)) if model is not None else ()
     chosen_lenses = [lens for lens in needed if lens in lens_members()]
@@ -217,8 +228,10 @@ def reproduce(
         out: A folder for the run and its `report.html`.
         progress: Told about every step.
     """
+    listener = progress or Silent()
     if out is not None:
         check_folder(Path(out))
+        announce(listener, [Stage(WRITING, writing_seconds(1))])
     needed = {*item.lenses, *lenses_needed(claims(item.claims) if item.claims else ())}
     lens_names = [name for name in lens_members() if name in needed]
     run = measure(
@@ -229,7 +242,9 @@ def reproduce(
     finding = page(item, run.findings, judged, run.model.name)
     item_run = replace(run, findings={finding.lens: finding})
     if out is not None:
+        listener.step(WRITING, 0, 1)
         report(item_run, out=out)
+        listener.step(WRITING, 1, 1)
     return item_run
 
 

@@ -1,39 +1,167 @@
-"""The names, prose and settings of lenses, experiments and mechanisms, and the forms of checkpoints.
+"""What can be listed and checked without torch: members, models, texts, and the arguments of commands.
 
-Loading this needs no torch, so that lists and help are instant.
+Lists and help read names, prose and settings from here. Checks refuse wrong arguments before anything is loaded,
+fetched or run; what only a loaded model can tell is refused later.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from headscope.attention.mechanism_spelling import check_spelling as check_mechanism
+from headscope.attention.mechanism_summary import D_HEAD, LENGTHS, stored_summaries
 from headscope.attention.mechanisms import mechanism_member, mechanism_members
+from headscope.corpora.amount import Amount
 from headscope.experiments import command_of, experiment_members
-from headscope.experiments.function import function_of
 from headscope.lenses import lens_member, lens_members
-from headscope.members import Member, MemberWarning, setting_help
+from headscope.members import Member, MemberWarning, check_settings, setting_help
 from headscope.model.formats.format import described_forms, forms
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from headscope.core import Run
+    from headscope.corpora import LocatedText, TextEntry
+    from headscope.model.sources.names import ListedModel
+    from headscope.progress import Step
 
 __all__ = [
+    "D_HEAD",
+    "LENGTHS",
+    "Amount",
     "Member",
     "MemberWarning",
+    "check_claims",
+    "check_folder",
+    "check_index",
+    "check_mechanism",
+    "check_model",
+    "check_run",
+    "check_settings",
+    "check_text",
+    "check_writer",
     "command_of",
     "described_forms",
     "experiment_function",
     "experiment_members",
+    "find_text",
     "forms",
+    "index_item",
+    "is_model_list",
+    "joined_text",
     "lens_member",
     "lens_members",
     "mechanism_member",
     "mechanism_members",
+    "models",
+    "models_in_list",
     "setting_help",
+    "stored_summaries",
+    "texts",
 ]
+
+
+def models() -> "tuple[ListedModel, ...]":
+    """The models that can be opened by name."""
+    from headscope.model.sources.names import sources
+
+    return sources()
+
+
+def texts() -> "list[TextEntry]":
+    """Every text that has a name."""
+    from headscope.corpora.listing import texts as listed_texts
+
+    return listed_texts()
+
+
+def find_text(spelling: str, *, progress: "Step | None" = None, archive: "Path | None" = None) -> "LocatedText":
+    """A text with its file and its splits; fetched once where that is needed."""
+    from headscope.corpora.listing import find
+
+    return find(spelling, progress, archive)
+
+
+def joined_text(documents: Sequence[str]) -> str:
+    """Documents as one file, separated by lines `***`."""
+    from headscope.corpora.text import joined
+
+    return joined(documents)
+
+
+def check_model(name: str, *, hub: bool = False) -> None:
+    """Refuse a name that no model has; nothing is fetched."""
+    from headscope.model.sources.names import check_name
+
+    check_name(name, hub=hub)
+
+
+def is_model_list(name: str) -> bool:
+    """Whether a name means a list of models rather than a model."""
+    from headscope.model.sources.model_lists import is_list
+
+    return is_list(name)
+
+
+def models_in_list(name: str) -> tuple[str, ...]:
+    """The models that a list names."""
+    from headscope.model.sources.model_lists import read_list
+
+    return read_list(name)
+
+
+def check_writer(name: str, purpose: str) -> None:
+    """Refuse a model by its name that does not predict the next token, for a purpose that needs one."""
+    from headscope.model.sources.names import check_writer as check_name_of_writer
+
+    check_name_of_writer(name, purpose)
+
+
+def check_text(spelling: str) -> None:
+    """Refuse what is neither a text file nor the name of a text; nothing is fetched or read."""
+    from headscope.corpora.text_argument import check_spelling
+
+    check_spelling(spelling)
+
+
+def check_folder(folder: "Path") -> None:
+    """Refuse a folder that cannot hold a run."""
+    from headscope.store.folder_check import check_folder as check_run_folder
+
+    check_run_folder(folder)
+
+
+def check_claims(ids: Sequence[str]) -> None:
+    """Refuse ids and sections that no claim has."""
+    from headscope.theory.claim_ids import check_ids
+
+    check_ids(ids)
+
+
+def check_index(document: str = "", kind: str = "") -> None:
+    """Refuse a document or a kind of items that the index does not have; empty is none."""
+    from headscope.theory.index.contents import check_filters
+
+    check_filters(document, kind)
+
+
+def index_item(name: str) -> str:
+    """The id of an item of the index, as a user may write it; refuses a name that none has."""
+    from headscope.theory.index.contents import item_id_of
+
+    return item_id_of(name)
+
+
+def check_run(folder: "Path") -> None:
+    """Refuse a folder without a finished run."""
+    from headscope.store.folder_check import check_finished
+
+    check_finished(folder)
 
 
 def experiment_function(name: str) -> "Callable[..., Run] | None":
     """The Python function of an experiment, None where there is no such experiment; its call loads torch."""
+    from headscope.experiments.function import function_of
+
     member = experiment_members().get(name)
     return None if member is None else function_of(member, _run_experiment)
 

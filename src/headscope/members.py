@@ -14,7 +14,6 @@ A member of another package never takes the place of one of this package, and a 
 the lists with the reason, and only its users get the error.
 """
 
-import difflib
 import importlib
 import pkgutil
 import warnings
@@ -22,7 +21,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import Field, dataclass, replace
 from functools import cached_property
-from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
@@ -78,6 +76,11 @@ class Member:
     def setting(self, name: str) -> Any:
         """What `settings.py` binds to a name."""
         return self._bound(f"{self.package}.settings", name)
+
+    def optional_setting(self, name: str) -> Any:
+        """What `settings.py` binds to a name; None where it does not."""
+        with self.guard():
+            return getattr(importlib.import_module(f"{self.package}.settings"), name, None)
 
     def setting_types(self) -> dict[str, Any]:
         """The type of every setting; nouns whose modules load torch count as the strings that spell them."""
@@ -189,8 +192,21 @@ def setting_help(field: "Field[Any]") -> str:
     return text if not text or text.endswith(".") else f"{text[:1].upper()}{text[1:]}."
 
 
+def check_settings(params: Any) -> None:
+    """Refuse settings that make no sense: `Params.check`, where a member has it; loads no torch.
+
+    Raises:
+        UsageError: They make no sense.
+    """
+    check = getattr(params, "check", None)
+    if check is not None:
+        check()
+
+
 def unknown_member(role: str, name: str, names: Iterable[str]) -> UsageError:
     """The error for a name that nobody has; it tells the nearest ones."""
+    import difflib  # only errors need it
+
     candidates = list(names)
     near = difflib.get_close_matches(name, candidates, n=3, cutoff=0.4)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
@@ -199,5 +215,7 @@ def unknown_member(role: str, name: str, names: Iterable[str]) -> UsageError:
 
 
 def _entry_points(group: str, role: str, is_folder: bool) -> Iterable[Member]:
+    from importlib import metadata  # takes 50 ms to load: most commands name a member of headscope itself
+
     for entry in sorted(metadata.entry_points(group=group), key=lambda entry: (entry.name, entry.value)):
         yield Member(entry.name, entry.value, role, is_folder)

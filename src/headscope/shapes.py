@@ -10,6 +10,9 @@ Conventions: rows act on the right (`x @ w`); `w_q, w_k, w_v: [d_model, d_head]`
 # The size of the corner of a pattern that is drawn and compared: the first tokens of a window.
 CORNER = 64
 
+# The size of the pattern that is kept of every head, of the first window alone.
+OPENING = 256
+
 AXES: dict[str, str] = {
     "batch": "sequences processed together",
     "heads": "query heads of one attention site",

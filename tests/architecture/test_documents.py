@@ -14,7 +14,7 @@ from headscope.attention.mechanism import mechanisms
 from headscope.corpora import shipped_text
 from headscope.corpora.crossword_clues import categories
 from headscope.lenses import ORDER, lenses
-from headscope.model.sources.hub_survey import POPULAR, read_list
+from headscope.model.sources.model_lists import POPULAR, read_list
 
 PROJECT = Path(__file__).parents[2]
 PACKAGE = PROJECT / "src" / "headscope"

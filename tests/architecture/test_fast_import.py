@@ -7,6 +7,8 @@ import sys
 import pytest
 
 HEAVY = ("torch", "transformers", "matplotlib", "polars", "pyarrow", "scipy", "numpy")
+# What takes seconds; checks of a run folder need numpy.
+HEAVIEST = ("torch", "transformers", "matplotlib", "scipy", "polars")
 
 
 def loaded_after(code: str) -> set[str]:
@@ -35,6 +37,32 @@ def command(*words: str) -> str:
         ["intervene", "tiny", "--wrong"],
         ["intervene", "tiny", "--window", "none"],
         ["study", "fewshot", "--help"],
+        ["lenses"],
+        ["lenses", "--format", "json"],
+        ["models"],
+        ["mechanisms"],
+        ["data"],
+        ["data", "moby-dik"],
+        ["claims", "--help"],
+        ["claims", "W-5.1z"],
+        ["index", "--help"],
+        ["index", "wertich:A.99"],
+        ["index", "--kind", "pictures"],
+        ["bench", "attention", "--help"],
+        ["bench", "attention", "--mechanism", "window(lft=8)"],
+        ["mechanisms", "--draw", "window(lft=8)"],
+        ["look", "nothing-of-this-name"],
+        ["verify", "gpt2", "--hub"],
+        ["lens", "focus", "nothing-of-this-name"],
+        ["lens", "focus", "tiny", "--bands", "wide"],
+        ["lens", "focus", "tiny", "--table", "layers"],
+        ["lens", "maps", "tiny", "--at", "third"],
+        ["lens", "focus", "tiny", "--first-tokens", "9", "--all"],
+        ["intervene", "tiny", "--scale", "much"],
+        ["intervene", "tiny", "--randomise", "all"],
+        ["intervene", "tiny", "--table", "nothing"],
+        ["study", "fewshot", "minilm"],
+        ["study", "fewshot", "tiny", "--category", "stars"],
     ],
     ids=" ".join,
 )
@@ -43,8 +71,19 @@ def test_help_and_wrong_arguments_load_nothing_heavy(words: list[str]) -> None:
     assert not loaded_after(command(*words)) & set(HEAVY)
 
 
-def test_the_list_of_lenses_loads_no_torch() -> None:
-    assert not loaded_after(command("lenses")) & {"torch", "transformers", "matplotlib", "scipy"}
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["report", "tiny", "--lens", "spectra,fokus"],
+        ["report", "tiny", "--text", "nothing-of-this-name"],
+        ["report", "tiny", "--out", "README.md"],
+        ["report", "gpt2"],
+        ["figures", "."],
+    ],
+    ids=" ".join,
+)
+def test_refusals_that_look_into_folders_load_nothing_heavy_either(words: list[str]) -> None:
+    assert not loaded_after(command(*words)) & set(HEAVIEST)
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_it_is_written_for_a_reader(claim) -> None:
     assert claim.statement.rstrip().endswith((".", "?", "!", "…", ")"))
     assert claim.lesson.count(".") + claim.lesson.count("?") + claim.lesson.count("!") >= 2, "two sentences or more"
     for text in (claim.formula, claim.corrected):
-        assert not text or "<svg" in formula(text), text
+        assert not text or "<svg" in formula(text, display=True), text
     # One of three ways to settle it, and a reason where it is not run here.
     assert (claim.check is None) == bool(claim.reason)
     assert not (claim.check and claim.waits)

@@ -61,6 +61,9 @@ REORDERED = 1e-12
 # A perturbation of 1 % must be seen through the loosest tolerance with room to spare.
 PERTURBATION = 1.01
 
+# Tables that planted models do not give: they lack learned positions, a feed-forward part, and long windows.
+NOT_PLANTED = {"positions", "feed_forward", "growth"}
+
 every_lens = pytest.mark.parametrize("name", LENSES)
 every_model = pytest.mark.parametrize("shape", MODELS)
 
@@ -95,7 +98,7 @@ def read_by(needs: Needs, model: Planted, **options) -> list[Batch]:
         shapes = [[tokens.shape[1]] * len(tokens) for tokens in parts]
         made = zip(batches(model, statistics, shapes=shapes), parts, strict=True)
         shown += [replace(batch, tokens=tokens, made=request.name) for batch, tokens in made]
-    absent = (needs.captures | needs.welcome) - shown[0].captures.keys() if shown else set()
+    absent = (needs.captures | needs.welcome | needs.opening) - shown[0].captures.keys() if shown else set()
     assert not absent, f"planted models do not show {sorted(absent)}: add it to `batches` of tests/lenses/planted.py"
     return shown
 
@@ -157,6 +160,16 @@ def test_a_lens_that_makes_windows_is_shown_these():
 def test_scan_finds_the_lenses():
     assert {"spectra", "focus"} <= LENSES.keys()
     assert [*lenses(), "colour"] == list(LENSES)
+
+
+@every_lens
+def test_settings_name_all_tables_the_main_one_first(name: str) -> None:
+    settings = import_module(LENSES[name].params.__module__)
+    tables_by_model = [list(finding_on(name, shape).tables) for shape in MODELS]
+    for tables in filter(None, tables_by_model):
+        assert tables == [table for table in settings.TABLES if table in tables]
+    unmade = set(settings.TABLES).difference(*tables_by_model)
+    assert not unmade - NOT_PLANTED, "the settings name a table that the lens does not make"
 
 
 @every_lens
@@ -391,6 +404,26 @@ def cut(name: str, x: torch.Tensor, index: int, n: int) -> torch.Tensor:
             return x[index : index + 1, :, :n, :n]
         case _:
             return x[index : index + 1, :, :n]
+
+
+@every_lens
+@pytest.mark.parametrize("shape", ["grouped queries", "encoder-decoder"])
+def test_at_most_one_headline_answers_the_question_in_a_few_words(name, shape):
+    answers = [headline for headline in finding_on(name, shape).headlines if headline.answer]
+    assert len(answers) <= 1
+    for headline in answers:
+        assert len(headline.answer.split()) <= 10
+        assert headline.value
+        assert headline.null
+
+
+@every_lens
+@pytest.mark.parametrize("shape", ["grouped queries", "encoder-decoder"])
+def test_headlines_name_figures_that_there_are(name, shape):
+    finding = finding_on(name, shape)
+    names = {figure.name for figure in finding.figures}
+    named = [headline.figure for headline in finding.headlines if headline.figure]
+    assert not named or set(named) & names
 
 
 @every_lens

@@ -6,11 +6,12 @@ import pytest
 import torch
 
 import headscope.attention as attention
-from headscope.attention.bench.mechanism_bench import Setting, bench, gaussian_call, growth
+from headscope.attention.bench.mechanism_bench import Setting, bench, gaussian_call
 from headscope.attention.bench.peers import PEERS, peers_of
 from headscope.attention.bench.timing import interleaved, peak_bytes, ratio
 from headscope.attention.call import Call
 from headscope.attention.mechanism import Mechanism
+from headscope.attention.mechanism_summary import growth
 from tests.tolerances import MECHANISM_AGREEMENT
 
 SMALL = Setting(heads=2, kv_heads=2, d_head=16, rounds=1)

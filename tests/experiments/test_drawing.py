@@ -9,7 +9,8 @@ from headscope.attention.mechanism import mechanisms
 from headscope.attention.pictures import layers_needed, pictures
 from headscope.core import HeatMap, Mosaic, Network
 from headscope.errors import UsageError
-from headscope.report.draw.figure import FORMATS, encode, page_svg
+from headscope.report.draw.figure import encode, page_svg
+from headscope.report.figure_file import FORMATS
 
 
 def test_the_map_of_a_window_is_its_band() -> None:

@@ -13,14 +13,8 @@ from headscope.cli import main
 from headscope.core import Site
 from headscope.corpora import shipped_text
 from headscope.errors import UsageError
-from headscope.experiments.intervene.changes import (
-    _RULES,
-    Change,
-    along_random_directions,
-    changed,
-    controlled,
-    place_of,
-)
+from headscope.experiments.intervene.change_spelling import Change, place_of
+from headscope.experiments.intervene.changes import _RULES, along_random_directions, changed, controlled
 from headscope.experiments.intervene.sentences import headlines, number
 from headscope.experiments.intervene.writing import needed_tokens, runs_of, share_in_runs, share_repeated
 from headscope.model.edit import HeadMatrix

@@ -26,14 +26,15 @@ from headscope.core import Finding, Run, Selection, Site
 from headscope.corpora import read_text
 from headscope.corpora.text_argument import parse_spelling
 from headscope.errors import HeadscopeError
-from headscope.experiments.intervene.changes import Change, place_of
+from headscope.experiments.intervene.change_spelling import Change, place_of
 from headscope.fetch import cache
-from headscope.model.formats.adapter import base_name, read_adapter
+from headscope.model.formats.adapter import read_adapter
+from headscope.model.formats.adapter_folder import base_name
 from headscope.model.formats.config_json import read_config
 from headscope.model.formats.gguf_header import read_gguf_header
 from headscope.model.formats.safetensors_folder import open_checkpoint
 from headscope.model.formats.safetensors_header import read_header
-from headscope.model.sources.hub_survey import read_list
+from headscope.model.sources.model_lists import read_list
 from headscope.model.transformers import classes
 from headscope.report.page import notebook_html
 from headscope.store import load

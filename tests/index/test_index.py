@@ -12,9 +12,9 @@ from headscope.cli.index_command import rows, ways_of
 from headscope.core import About, Finding
 from headscope.errors import UsageError
 from headscope.theory import claims
-from headscope.theory.index import Item, Step, Way, document_of, documents, item_named, items, page, ways, why_not
+from headscope.theory.index import Item, Step, Way, document_of, documents, item_named, items, ways, why_not
 from headscope.theory.index.item import numbered, steps
-from headscope.theory.index.page import published_table
+from headscope.theory.index.page import page, published_table
 from headscope.theory.ledger import meant_ids
 
 ITEMS = items()

@@ -37,7 +37,7 @@ def update(lens: AnyLens, fold: Fold, batch: Batch) -> Fold:
 
 def assembled(lens: AnyLens, params: Any, sites: Sequence[Site], pieces: Sequence[Batch]) -> Iterable[Batch]:
     """What the pipeline hands over of the pieces of one forward: whole sites."""
-    needs = lens.needs(params)
+    needs = lens.needs(params).of_batch(0)
     shown_at = {name: set[Site]() for name in needs.captures | needs.welcome}
     for piece in pieces:
         for name in shown_at.keys() & piece.captures.keys():

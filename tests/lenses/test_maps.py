@@ -3,6 +3,7 @@
 from dataclasses import replace
 from math import log
 
+import numpy as np
 import polars as pl
 import pytest
 import torch
@@ -127,6 +128,20 @@ def test_a_layer_is_drawn_large_on_request():
         begin(LENS, Params(at="L7"), model.spec, (OF, other))
     with pytest.raises(UsageError, match="cannot read"):
         LENS.needs(Params(at="x"))
+
+
+def test_a_head_is_drawn_large_on_request():
+    # Head h of four looks at key h: the map of a head has its column, the average all of them.
+    pattern = on_key([0, 1, 2, 3])
+    finding = finding_of(batch_of(pattern), leave_out="", at="L0.H2")
+    tokens, words = ({figure.name: figure for figure in finding.figures}[name] for name in ("tokens", "words"))
+    assert tokens.title == "Map of L0.H2, token level"
+    assert words.title == "Map of L0.H2, word level"
+    assert tokens.caption.startswith("This head alone.")
+    np.testing.assert_array_equal(np.nan_to_num(tokens.values), pattern[0, 2].numpy())
+    pair = {figure.name: figure for figure in finding_of(batch_of(pattern), at="L0.H1-2").figures}["tokens"]
+    assert pair.title == "Map of L0.H1-2, token level"
+    assert pair.caption.startswith("Averaged over the selected heads.")
 
 
 def test_nothing_left_to_show():

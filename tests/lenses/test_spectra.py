@@ -335,3 +335,25 @@ def test_random_weights_have_no_effect():
     assert rank.effect < 0.03
     assert strongest.short.startswith("0 of 4 projections of attention stretch a direction beyond chance")
     assert strongest.effect == 0
+
+
+def test_curves_of_heads_are_their_singular_values_and_the_law_is_that_of_a_random_product():
+    of = large_site()
+    finding = finding_of(Planted({of: large()}))
+    assert [curve.key for curve in finding.curves] == ["qk_spectrum", "ov_spectrum"]
+    for curve, form in zip(finding.curves, ("QK", "OV"), strict=True):
+        sigma = finding.arrays[f"L0.{form}"]
+        assert curve.heads == tuple(of.head_label(head) for head in range(of.n_heads))
+        assert curve.values == pytest.approx(sigma / np.sqrt((sigma**2).mean(1, keepdims=True)))
+        assert curve.law.shape == (1, len(curve.x))
+        # Gaussian factors: the mean over heads follows the law, up to the spread of four matrices of rank 32.
+        assert np.abs(curve.values.mean(0) - curve.law[0]).max() < 0.1
+        assert (curve.law**2).mean() == pytest.approx(1, abs=0.02)
+
+
+def test_curves_of_heads_of_different_sizes_have_a_law_each():
+    sites = (large_site(), replace(large_site(d_head=8), layer=1))
+    finding = finding_of(Planted({of: gaussian_weights(of) for of in sites}, SPEC))
+    for curve in finding.curves:
+        assert curve.values.shape == curve.law.shape
+        assert np.isnan(curve.values[-1]).sum() == np.isnan(curve.law[-1]).sum() > 0

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from headscope.maths.attention.shuffled_map import gumbel, popular_placement
+from headscope.maths.attention.shuffled_map import falling_order, gumbel, popular_placement
 from headscope.maths.linear_algebra.spectrum import energy_beyond, singular_values
 
 N = 64
@@ -51,3 +51,25 @@ def test_a_sink_has_the_spectrum_of_its_placement(share):
         pairs.append([float(energy_beyond(singular_values(x), 5)) for x in (pattern, placed)])
     values, nulls = torch.tensor(pairs, dtype=torch.float64).T
     assert float(nulls.mean() / values.mean()) == pytest.approx(1.0, abs=0.15)
+
+
+def test_placements_do_not_mix():
+    """Patterns that need different rounds are placed together as each alone."""
+    generator = torch.Generator().manual_seed(3)
+    patterns = torch.stack([sink(generator, share) for share in (0.0, 0.3, 0.9)])
+    draw = noise(generator)
+    together = popular_placement(patterns, SEEN, draw)
+    for index, pattern in enumerate(patterns):
+        alone = popular_placement(pattern, SEEN, draw)
+        torch.testing.assert_close(together.matrix[index], alone.matrix, rtol=1e-12, atol=0)
+        assert float(together.misplaced[index]) == pytest.approx(float(alone.misplaced), rel=1e-9)
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 256, 1000])
+def test_falling_order(n):
+    generator = torch.Generator().manual_seed(n)
+    x = torch.randn(3, 5, n, generator=generator, dtype=torch.float64) * 1e3
+    x[0, :, ::3] = -torch.inf
+    x[1, :, : n // 2] = 1.0
+    x[2, 0, n // 2] = torch.inf
+    assert torch.equal(falling_order(x), x.argsort(dim=-1, descending=True, stable=True))

@@ -11,7 +11,7 @@ from headscope.errors import UsageError
 from headscope.experiments import experiment_members
 from headscope.experiments.fewshot.settings import Params as FewshotParams
 from headscope.experiments.function import function_of
-from headscope.experiments.intervene.changes import Change
+from headscope.experiments.intervene.change_spelling import Change
 from headscope.experiments.intervene.settings import Params as InterveneParams
 from headscope.experiments.intervene.settings import Randomise
 

@@ -112,7 +112,7 @@ def test_progress_is_told(demo: Carrier, wheel: Path, use_pip: Callable[[FakePip
     fetch(demo, lambda what, done, total: heard.append((what, done, total)))
     size = wheel.stat().st_size
     assert [done for _, done, _ in heard] == [size // 2, size, size]
-    assert {(what, total) for what, _, total in heard} == {("demo", size)}
+    assert {(what, total) for what, _, total in heard} == {("fetching demo", size)}
 
 
 @pytest.mark.parametrize("damage", ["shorter", "gone", "no-manifest", "manifest-broken", "manifest-a-list"])

@@ -11,7 +11,8 @@ from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundEr
 from headscope.cli import main
 from headscope.errors import CheckpointError, HeadscopeError, NumericsError, ResourceError, UsageError
 from headscope.model.sources import hub_survey
-from headscope.model.sources.hub_survey import POPULAR, Outcome, check_outcomes, is_list, read_list, survey
+from headscope.model.sources.hub_survey import Outcome, check_outcomes, survey
+from headscope.model.sources.model_lists import POPULAR, is_list, read_list
 from headscope.model.sources.names import _HUB_ID
 from headscope.model.verify import Check
 from tests.hostile.broken import save_llama

@@ -4,7 +4,23 @@ model, a text and a token whose names attack the page."""
 import numpy as np
 import polars as pl
 
-from headscope.core import About, Curves, Finding, Headline, HeatMap, Histogram, ModelSpec, Run, Series, Site, TextSpec
+from headscope.core import (
+    About,
+    Curves,
+    Finding,
+    HeadCurve,
+    Headline,
+    HeadPatterns,
+    HeadQuantity,
+    HeatMap,
+    Histogram,
+    ModelSpec,
+    Run,
+    Series,
+    Site,
+    SitePatterns,
+    TextSpec,
+)
 
 LAYERS, HEADS, D_MODEL = 30, 9, 576
 HOSTILE = "</script><img src=x onerror=alert(1)>"
@@ -76,7 +92,26 @@ def _spectra() -> Finding:
         warnings=("Rotary positions: W_QK is the form at distance 0.",
                   _model().weight_warning),
         params={"projections": "qkvo", "bins": 60},
+        quantities=(HeadQuantity("stable_rank", "W_QK: stable rank", "heads", "stable_rank",
+                                 null="stable_rank_null", unit="directions", notable="low"),),
+        curves=(HeadCurve("spectrum", "singular values of W_QK", "index", "σ", _labels(), index[:4],
+                          np.tile(sigma[:, :4], (HEADS, 1)), gaussian[None, :4], "random matrices"),),
     )  # fmt: skip
+
+
+def _labels() -> tuple[str, ...]:
+    return tuple(f"L{layer}.H{head}" for layer in range(LAYERS) for head in range(HEADS))
+
+
+def _patterns() -> HeadPatterns:
+    """Maps on 80 tokens, some of whose spellings attack the page; layer 29 has none."""
+    rng = np.random.default_rng(3)
+    tokens = (f" {HOSTILE}", "\n", " the", "", " \u202emirrored", "</span>", *(f" word{i}" for i in range(74)))
+    levels = np.tril(rng.integers(0, 256, (HEADS, 80, 80), dtype=np.uint8))
+    return HeadPatterns(
+        (tokens,),
+        tuple(SitePatterns("only", "self", layer, True, levels, np.full(HEADS, 0.9)) for layer in range(LAYERS - 1)),
+    )
 
 
 def _spectra_table(ranks: np.ndarray, rng: np.random.Generator) -> pl.DataFrame:
@@ -135,6 +170,14 @@ def _focus() -> Finding:
                             "would put 0.013 there.", "141 of 270 heads look at the first token.", 0.52),
                    Headline(f"The token most attended to by L0.H0 is `{HOSTILE}`.", f"L0.H0 attends to `{HOSTILE}`.")),
         method="Sampled: 4096 tokens in 8 windows of 512; intervals by bootstrap over windows.",
+        quantities=(
+            HeadQuantity("entropy", f"row entropy {HOSTILE}", "heads", "entropy_nats", null="entropy_uniform",
+                         unit="nats", notable="both", lowest="sharpest", highest="flattest"),
+            HeadQuantity("first", "mass on the first token", "heads", "first_token", unit="share",
+                         highest=f"most {HOSTILE}", habit="look mostly at the first token"),
+            HeadQuantity("gone", "a column that is not there", "heads", "gone"),
+        ),
+        patterns=_patterns(),
     )  # fmt: skip
 
 

@@ -1,10 +1,6 @@
 """The report in a real browser: it asks for nothing, says nothing, and does what its buttons promise."""
 
-import csv
-import io
 import re
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,71 +9,18 @@ import pytest
 
 from headscope.core import Run, TokenMap
 from headscope.report.page import finding_html
-from tests.report.example import HEADS, HOSTILE, LAYERS
+from tests.report.example import HOSTILE
+from tests.report.opened_page import Opened
 
 pytestmark = pytest.mark.browser
 
-QUIET = (
-    "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
-    "--disable-sync", "--disable-default-apps", "--no-first-run", "--no-default-browser-check",
-)  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """The system's Chromium; without one the tests are skipped."""
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    names = ("chromium", "chromium-browser", "google-chrome")
-    path = next((found for name in names if (found := shutil.which(name))), None)
-    if path is None:
-        pytest.skip(f"no browser: none of {', '.join(names)} is on the path")
-    with sync_api.sync_playwright() as playwright:
-        try:
-            browser = playwright.chromium.launch(executable_path=path, args=list(QUIET), timeout=0)
-        except sync_api.Error as error:
-            pytest.skip(f"{path} does not start: {error}")
-        yield browser
-        browser.close()
-
-
-@pytest.fixture(scope="module")
-def report(text: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("report") / "report.html"
-    file.write_text(text, encoding="utf-8")
-    return file
-
-
-class Opened:
-    """A page, and everything it asked for or complained about."""
-
-    def __init__(self, browser: Any, file: Path, **options: Any) -> None:
-        self.page = browser.new_page(**{"viewport": {"width": 1280, "height": 800}, **options})
-        self.page.set_default_timeout(0)  # it waits for events, never for a clock
-        self.requests: list[str] = []
-        self.complaints: list[str] = []
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.on("console", lambda message: self.complaints.append(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
-        self.page.goto(file.as_uri())
-
-    def js(self, code: str, argument: object = None) -> Any:
-        return self.page.evaluate(code, argument)
-
-
-@pytest.fixture
-def opened(browser: Any, report: Path) -> Iterator[Opened]:
-    """The report, which must stay silent whatever the test does with it."""
-    one = Opened(browser, report)
-    yield one
-    assert one.complaints == []
-    assert [url for url in one.requests if not url.startswith(("blob:", "data:"))] == [report.as_uri()]
-    one.page.close()
-
 
 def test_it_renders_every_figure_and_formula(opened: Opened) -> None:
+    for id_ in opened.js("[...document.querySelectorAll('[data-figure]')].map(figure => figure.id)"):
+        opened.figure(id_)
+    opened.js("document.querySelectorAll('details').forEach(folded => { folded.open = true; })")
     sizes = opened.js(
-        "[...document.querySelectorAll('.drawing svg, svg.tex')].map(s => s.getBoundingClientRect().toJSON())"
+        "[...document.querySelectorAll('.drawing > svg, svg.tex')].map(s => s.getBoundingClientRect().toJSON())"
     )
     assert len(sizes) >= 7 + 6
     assert all(size["width"] > 4 and size["height"] > 4 for size in sizes)
@@ -85,105 +28,57 @@ def test_it_renders_every_figure_and_formula(opened: Opened) -> None:
     assert HOSTILE in opened.page.inner_text("h1")
 
 
-ARRIVED = """id => Math.abs(document.getElementById(id).getBoundingClientRect().top) < 200
+ARRIVED = """Math.abs(document.getElementById(argument).getBoundingClientRect().top) < 200
   || innerHeight + scrollY >= document.body.scrollHeight - 2"""
 
 
-def test_headlines_jump_to_their_sections(opened: Opened) -> None:
-    for lens in ("focus", "induction"):
-        opened.page.click(f".headlines a[href='#lens-{lens}'] >> nth=0")
-        opened.page.wait_for_function(ARRIVED, arg=f"lens-{lens}")
+def test_findings_verdicts_and_contents_lead_to_their_sections(opened: Opened) -> None:
+    for link, lens in ((".top-findings a", "focus"), (".verdicts a", "induction"), ("nav a", "spectra")):
+        opened.page.click(f"{link}[href='#lens-{lens}']")
+        opened.until(ARRIVED, f"lens-{lens}")
         assert opened.page.url.endswith(f"#lens-{lens}")
 
 
-def rows(opened: Opened, table: str) -> list[list[str]]:
-    code = "t => [...t.querySelectorAll('tbody tr')].map(r => [...r.cells].map(c => c.textContent))"
-    found: list[list[str]] = opened.page.eval_on_selector(table, code)
-    return found
+def test_the_contents_mark_and_open_the_section_of_the_reader(opened: Opened) -> None:
+    current = "[...document.querySelectorAll('nav [aria-current]')].map(link => link.hash)"
+    assert opened.js(current) == ["#overview"]
+    opened.js("document.getElementById('lens-focus').scrollIntoView()")
+    opened.until("document.querySelector('nav [aria-current]').hash === '#lens-focus'")
+    assert opened.js(current) == ["#lens-focus"]
+    links = opened.page.locator("nav .lenses > li > ol")
+    assert [links.nth(place).is_visible() for place in range(links.count())] == [False, True]
 
 
-HEADS_TABLE = "#lens-focus .table"
+@pytest.mark.parametrize(
+    ("words", "arrived", "colour"),
+    [
+        ("3.7", "#L3.H7", None),
+        ("induc", "#lens-induction", None),
+        ("mass on the first", "#overview", "focus.first"),
+    ],
+)
+def test_the_search_finds_heads_lenses_and_quantities(
+    opened: Opened, words: str, arrived: str, colour: str | None
+) -> None:
+    opened.page.keyboard.press("/")
+    assert opened.js("document.activeElement.type") == "search"
+    opened.page.keyboard.type(words)
+    opened.page.keyboard.press("Enter")
+    address = opened.js("location.hash")
+    assert address == (arrived if colour is None else f"{arrived}?colour={colour}")
+    assert not opened.page.is_visible("#search-results")
+    if colour is not None:
+        assert opened.page.input_value("#atlas select") == colour
 
 
-def column(opened: Opened, name: str) -> int:
-    titles = opened.page.eval_on_selector_all(f"{HEADS_TABLE} th", "t => t.map(x => x.textContent)")
-    return int(titles.index(name))
-
-
-def value(text: str) -> float:
-    return float(text.replace("−", "-"))
-
-
-def test_sorting_both_ways_puts_missing_values_last(opened: Opened) -> None:
-    at = column(opened, "entropy_nats")
-    opened.page.click(f"{HEADS_TABLE} .more")
-    button = f"{HEADS_TABLE} th:nth-child({at + 1}) button"
-    for direction in ("ascending", "descending"):
-        opened.page.click(button)
-        assert opened.page.get_attribute(f"{HEADS_TABLE} th:nth-child({at + 1})", "aria-sort") == direction
-        shown = [row[at] for row in rows(opened, HEADS_TABLE)]
-        assert len(shown) == LAYERS * HEADS
-        assert shown[-1] == "NaN"
-        numbers = [value(text) for text in shown[:-1]]
-        assert numbers == sorted(numbers, reverse=direction == "descending")
-
-
-def test_the_script_writes_numbers_as_python_does(opened: Opened) -> None:
-    for table in ("#lens-spectra .table >> nth=0", "#lens-spectra .table >> nth=1", HEADS_TABLE):
-        before = rows(opened, table)
-        holder = opened.page.locator(table)
-        holder.locator(".more").click()
-        everything = rows(opened, table)
-        assert everything[: len(before)] == before
-        holder.locator(".more").click()
-        assert rows(opened, table) == before
-
-
-def test_filtering_finds_a_head(opened: Opened) -> None:
-    opened.page.fill(f"{HEADS_TABLE} input", "L3.H7")
-    assert [row[:2] for row in rows(opened, HEADS_TABLE)] == [["3", "7"]]
-    opened.page.fill(f"{HEADS_TABLE} input", "onerror")
-    assert [row[:2] for row in rows(opened, HEADS_TABLE)] == [["0", "0"]]
-    opened.page.fill(f"{HEADS_TABLE} input", "nothing at all")
-    assert rows(opened, HEADS_TABLE) == []
-
-
-def test_the_csv_holds_the_whole_table(opened: Opened, run: Run) -> None:
-    with opened.page.expect_download() as caught:
-        opened.page.click(f"{HEADS_TABLE} .csv")
-    frame = run["focus"].table
-    found = list(csv.DictReader(io.StringIO(Path(caught.value.path()).read_text(encoding="utf-8"))))
-    assert len(found) == frame.height
-    assert list(found[0]) == frame.columns
-    for line, row in zip(found, frame.iter_rows(named=True), strict=True):
-        assert line["top_token"] == row["top_token"]
-        assert float(line["distance"]) == pytest.approx(row["distance"], rel=1e-7)
-
-
-def test_figures_are_saved_as_svg_and_png_in_the_colours_of_paper(browser: Any, report: Path) -> None:
-    dark = Opened(browser, report, color_scheme="dark")
-    with dark.page.expect_download() as caught:
-        dark.page.click("#lens-focus-0 button.svg")
-    assert caught.value.suggested_filename == "focus-entropy.svg"
-    text = Path(caught.value.path()).read_text(encoding="utf-8")
-    assert "var(" not in text
-    assert "#1b1d21" in text
-    assert 'xmlns="http://www.w3.org/2000/svg"' in text
-    with dark.page.expect_download() as caught:
-        dark.page.click("#lens-spectra-2 button.png")
-    image = Path(caught.value.path()).read_bytes()
-    assert image.startswith(b"\x89PNG")
-    assert int.from_bytes(image[16:20], "big") > 900
-    assert dark.complaints == []
-    dark.page.close()
-
-
-def test_a_cell_tells_its_value_at_once(opened: Opened) -> None:
-    opened.page.hover("#lens-focus-0 rect[data-tip^='L3.H7:']")
-    tip = opened.page.inner_text(".tip")
-    assert re.fullmatch(r"L3\.H7: [\d.]+ nats", tip)
-    opened.page.hover("h1")
-    assert not opened.page.is_visible(".tip")
+def test_links_of_headings_can_be_copied(browser: Any, report: Path) -> None:
+    page = Opened(browser, report, permissions=["clipboard-read", "clipboard-write"])
+    page.page.hover("#lens-focus h2")
+    page.page.click("#lens-focus a.copy")
+    page.until("document.querySelector('#lens-focus a.copy').dataset.tip === 'link copied'")
+    assert page.js("navigator.clipboard.readText()").endswith("report.html#lens-focus")
+    assert page.complaints == []
+    page.page.close()
 
 
 LUMINANCE = """selector => {
@@ -197,13 +92,15 @@ LUMINANCE = """selector => {
   while (getComputedStyle(behind).backgroundColor === "rgba(0, 0, 0, 0)") behind = behind.parentElement;
   return [element.tagName === "text" ? style.fill : style.color, getComputedStyle(behind).backgroundColor].map(light);
 }"""
-READ = ("h1", "p.question", ".part p", "td", "figcaption", ".drawing text", ".headlines a", "nav a", "nav ol ol a",
-        ".facts dt", ".warning", ".failed .status", ".tools button", "footer")  # fmt: skip
+READ = ("h1", ".lead", ".model-line", "p.question", ".answers p", "td", "th small", "figcaption", ".drawing text",
+        ".top-findings .says", ".top-findings .from", ".card .ends i", "nav a", "nav ol ol a", "summary", ".facts dt",
+        ".warning", ".failed .status", ".tools button", "footer")  # fmt: skip
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_is_readable_in_light_and_dark(browser: Any, report: Path, scheme: str) -> None:
     page = Opened(browser, report, color_scheme=scheme)
+    page.figure("lens-spectra-0")
     for selector in READ:
         text, back = page.js(LUMINANCE, selector)
         assert (back > 0.8) == (scheme == "light")

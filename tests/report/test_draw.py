@@ -12,11 +12,12 @@ import pytest
 
 from headscope.core import Curves, Figure, HeatMap, Histogram, Series
 from headscope.errors import ResourceError, UsageError
+from headscope.report.colours import LEVELS, night, paper
 from headscope.report.draw.canvas import panel
 from headscope.report.draw.curves import draw_series
-from headscope.report.draw.figure import encode, page_svg, save
+from headscope.report.draw.figure import encode, page_svg
 from headscope.report.draw.heat_map import scale_of
-from headscope.report.draw.palette import LEVELS, night, paper
+from headscope.report.figure_file import save_figure
 
 X = np.linspace(0.1, 1, 40)
 NASTY = ("</text><script>alert(1)</script>", "$", "$x^2$", r"$\frac{1}$", "の🙂", "\x00\n", "&amp;")
@@ -219,7 +220,7 @@ def test_two_threads_draw_the_same() -> None:
 
 def test_save_writes_by_suffix(tmp_path: Path) -> None:
     for suffix in ("svg", "PDF", "png"):
-        path = save(FIGURES["6×12"], tmp_path / "new" / f"figure.{suffix}")
+        path = save_figure(FIGURES["6×12"], tmp_path / "new" / f"figure.{suffix}")
         assert path.read_bytes() == encode(FIGURES["6×12"], suffix.lower())
     assert not [path for path in (tmp_path / "new").iterdir() if path.name.startswith(".")]
 
@@ -227,13 +228,13 @@ def test_save_writes_by_suffix(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["figure.jpg", "figure"])
 def test_save_refuses_other_formats(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match=r"\.svg, \.pdf or \.png"):
-        save(FIGURES["1×1"], tmp_path / name)
+        save_figure(FIGURES["1×1"], tmp_path / name)
 
 
 def test_save_says_where_it_could_not_write(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ResourceError, match="file"):
-        save(FIGURES["1×1"], tmp_path / "file" / "figure.svg")
+        save_figure(FIGURES["1×1"], tmp_path / "file" / "figure.svg")
 
 
 def test_maps_in_a_grid_are_named_and_square() -> None:

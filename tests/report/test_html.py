@@ -5,20 +5,23 @@ import hashlib
 import json
 import os
 import re
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
 
-from headscope.core import Curves, Finding, Headline, Run, Series, Site
+from headscope.core import Curves, Finding, Headline, HeadQuantity, Run, Series, Site
 from headscope.errors import ResourceError
+from headscope.report import figure_element
 from headscope.report import page as page_module
 from headscope.report import section as section_module
 from headscope.report.page import figure_html, finding_html, notebook_html, render, write
-from headscope.report.table import json_for_html, table
+from headscope.report.page_data import json_for_html
+from headscope.report.table import table
 from tests.html_page import Page
 from tests.report.example import HOSTILE, example_run
 
@@ -37,12 +40,14 @@ def test_the_page_is_well_formed_and_of_reasonable_size(page: Page, text: str) -
     assert len(text.encode()) < 1_500_000
 
 
-def test_ids_are_unique_and_links_lead_somewhere(page: Page) -> None:
+def test_ids_are_unique_and_links_lead_somewhere(page: Page, run: Run) -> None:
     ids = page.all("id")
     assert len(ids) == len(set(ids))
-    links = [link for link in page.all("href") if link.startswith("#")]
-    assert len(links) > 20
-    assert {link[1:] for link in links} <= set(ids)
+    links = {link[1:] for link in page.all("href") if link.startswith("#")}
+    heads = {site.head_label(head) for site in run.sites for head in range(site.n_heads)}
+    assert len(links - heads) > 15
+    assert links & heads  # the script makes pages of heads
+    assert links - heads <= set(ids)
 
 
 def test_nothing_points_outside(page: Page, text: str) -> None:
@@ -66,13 +71,22 @@ def test_the_policy_allows_this_script_and_no_other(page: Page) -> None:
     assert not [name for _, attributes in page.elements for name in attributes if name.startswith("on")]
 
 
+def data_of(page: Page, id_: str) -> Any:
+    """What the page carries for its script under an id."""
+    (body,) = [body for attributes, body in page.scripts if attributes.get("id") == f"data-{id_}"]
+    return json.loads(body)
+
+
 def test_hostile_names_survive_as_text(page: Page) -> None:
     shown = "".join(page.text)
     assert shown.count(HOSTILE) >= 5  # model, text, token in a headline and in the table, reason of a failure
     assert all(attributes.get("src") != "x" for _, attributes in page.elements)
-    data = [json.loads(body) for attributes, body in page.scripts if attributes.get("type") == "application/json"]
-    words = {word for one in data for column in one["columns"] for word in column.get("words", ())}
-    assert HOSTILE in words
+    (tokens,) = [
+        column for column in data_of(page, "lens-focus-table-heads")["columns"] if column["label"] == "top token"
+    ]
+    assert tokens["values"][0] == HOSTILE
+    assert data_of(page, "atlas")["quantities"][1]["label"] == f"row entropy {HOSTILE}"
+    assert data_of(page, "patterns")["tokens"][0]["queries"][0] == f" {HOSTILE}"
 
 
 def test_json_cannot_leave_its_script() -> None:
@@ -88,8 +102,7 @@ def test_every_part_of_a_finding_is_there(page: Page, run: Run, text: str) -> No
         assert finding.about.question in shown
         assert finding.method in shown
         assert f'id="lens-{finding.lens}"' in text
-    for headline in run["focus"].headlines[:1]:
-        assert f'<a href="#lens-focus">{headline}</a>' in text
+        assert all(re.sub("[`_]", "", headline.full) in shown.replace("_", "") for headline in finding.headlines)
     assert "How to read it" in shown
     assert "layers 0–29: 9 heads on 3 key/value heads of size 64, causal" in shown
     assert run.model.sha256 in shown
@@ -98,29 +111,161 @@ def test_every_part_of_a_finding_is_there(page: Page, run: Run, text: str) -> No
     assert sum(1 for tag, _ in page.elements if tag == "figure") == 8
 
 
+def test_the_first_screen_says_what_the_heads_do(text: str, run: Run) -> None:
+    """The model in one line, the largest effects with their figures, and only then anything else."""
+    above = int((run["focus"].table["first_token"] > 0.5).sum())
+    assert f"30 layers × 9 heads; {above} heads look mostly at the first token." in text
+    places = [
+        text.index(f'id="{name}"') for name in ("top", "atlas", "findings", "contents", "ends", "verdicts", "heads")
+    ]
+    assert places == sorted(places)
+    assert text.index('id="heads"') < text.index('id="lens-spectra"') < text.index('id="provenance"')
+    first = text[text.index('id="findings"') : text.index('id="contents"')]
+    effects = [float(effect) for effect in re.findall(r"effect ([\d.]+)", first)]
+    assert effects == [0.76, 0.52]  # one of each lens, the largest first
+    assert re.findall(r'data-spark="([^"]+)"', first) == ["lens-spectra-0", "lens-focus-0"]
+
+
+def test_a_quantity_that_cannot_be_read_costs_no_other(page: Page) -> None:
+    atlas = data_of(page, "atlas")
+    assert [quantity["key"] for quantity in atlas["quantities"]] == [
+        "spectra.stable_rank",
+        "focus.entropy",
+        "focus.first",
+    ]
+    assert "Not shown: focus, gone:" in "".join(page.text)
+
+
+def test_the_atlas_holds_every_head_with_its_null(page: Page, run: Run) -> None:
+    atlas = data_of(page, "atlas")
+    assert [head["label"] for head in atlas["heads"]][:10] == [f"L0.H{head}" for head in range(9)] + ["L1.H0"]
+    rank, entropy, first = atlas["quantities"]
+    assert rank["nulls"] == 24.71  # one for all heads
+    assert first["nulls"] is None
+    assert entropy["values"][4 * 9 + 2] is None  # not measured
+    assert entropy["values"][0] == pytest.approx(run["focus"].table["entropy_nats"][0], rel=1e-4)
+    assert atlas["panels"] == [{"title": "", "layers": list(range(30)), "columns": 9, "causal": True}]
+    (curve,) = atlas["curves"]
+    assert len(curve["values"]) == 270
+    assert len(curve["law"]) == 1
+
+
+def test_nulls_of_their_own_stay_with_the_heads(run: Run) -> None:
+    finding = run["spectra"]
+    table = finding.table.with_columns(stable_rank_null=pl.col("layer") + 1.0)
+    changed = replace(run, findings={"spectra": replace(finding, tables={"heads": table})})
+    nulls = data_of(Page(render(changed)), "atlas")["quantities"][0]["nulls"]
+    assert nulls[:10] == [1] * 9 + [2]
+
+
+def test_an_encoder_decoder_has_a_panel_for_each_kind_of_attention(run: Run) -> None:
+    sites = (
+        *(Site("enc", "self", i, 2, 2, 64, 64, causal=False) for i in range(3)),
+        *(Site("dec", kind, i, 2, 2, 64, 64, causal=kind == "self") for i in range(2) for kind in ("self", "cross")),
+    )
+    rows = [(site, head) for site in sites for head in range(2)]
+    table = pl.DataFrame(
+        {
+            "stack": [site.stack for site, _ in rows], "kind": [site.kind for site, _ in rows],
+            "layer": [site.layer for site, _ in rows], "head": [head for _, head in rows],
+            "value": np.arange(14.0),
+        }
+    )  # fmt: skip
+    finding = Finding("odd", run["focus"].about, tables={"t": table}, quantities=(HeadQuantity("v", "value", "t"),))
+    page = Page(render(Run(run.model, sites, {"odd": finding})))
+    atlas = data_of(page, "atlas")
+    assert [panel["title"] for panel in atlas["panels"]] == ["Encoder", "Decoder", "Cross-attention"]
+    assert [panel["causal"] for panel in atlas["panels"]] == [False, True, False]
+    assert [head["label"] for head in atlas["heads"]][6:10] == [
+        "dec.L0.H0",
+        "dec.L0.H1",
+        "dec.L0.cross.H0",
+        "dec.L0.cross.H1",
+    ]
+    assert atlas["quantities"][0]["values"] == list(range(14))
+    assert "encoder 3 layers × 2 heads, decoder 2 layers × 2 heads, cross-attention the same" in "".join(page.text)
+
+
+def test_patterns_are_those_of_the_run(page: Page, run: Run) -> None:
+    stored, patterns = run["focus"].patterns, data_of(page, "patterns")
+    assert stored is not None
+    assert patterns["size"] == 64
+    small = np.frombuffer(b64decode(patterns["maps"][9]), dtype=np.uint8)
+    assert (small == stored.sites[1].levels[0, :64, :64][np.tril_indices(64)]).all()
+    assert patterns["maps"][-1] is None  # the last layer has none
+    assert patterns["largest"][-1] is None
+    assert len(patterns["tokens"][0]["keys"]) == 64
+    assert patterns["tokens"][0]["n_keys"] == 80
+    card = np.frombuffer(b64decode(next(iter(patterns["cards"].values()))), dtype=np.uint8)
+    assert card.size == 80 * 81 // 2
+
+
+def test_the_heads_at_the_ends_have_cards(page: Page, run: Run) -> None:
+    values = run["focus"].table["entropy_nats"].to_numpy()
+    lowest = int(np.nanargmin(values))
+    cards = {
+        attributes["data-head"]: attributes["href"] for _, attributes in page.elements if "data-head" in attributes
+    }
+    assert cards[str(lowest)] == f"#L{lowest // 9}.H{lowest % 9}"
+    shown = re.sub(r"\s+", " ", "".join(page.text))
+    assert "sharpest" in shown
+    assert "flattest" in shown
+
+
+def test_each_lens_has_one_answer(page: Page, run: Run) -> None:
+    answer = replace(run["focus"].headlines[0], answer="mostly there", value="-0.52", null="0.013")
+    changed = replace(run, findings={**run.findings, "focus": replace(run["focus"], headlines=(answer,))})
+    html = render(changed)
+    verdicts = html[html.index('id="verdicts"') : html.index('id="heads"')]
+    assert verdicts.count("<tr") == 1 + 4
+    assert (
+        '<td data-name="Answer">mostly there</td><td data-name="Number">−0.52</td><td data-name="Null">0.013</td>'
+        in verdicts
+    )
+    # Without an answer in a few words: the short sentence, and the median head of the first quantity.
+    assert "41 of 270 heads have a stable rank below 10." in verdicts
+    assert "directions (median head)" in verdicts
+    assert "not applicable: a decoder-only model has no cross-attention" in verdicts
+
+
+def test_a_section_begins_with_its_answer_and_the_figure_of_it(run: Run) -> None:
+    headline = replace(run["focus"].headlines[0], answer="yes", figure="first-token")
+    html = render(replace(run, findings={"focus": replace(run["focus"], headlines=(headline,))}))
+    section = html[html.index('<section id="lens-focus"') :]
+    places = [
+        section.index(part) for part in ("141 of 270", 'id="lens-focus-1"', 'id="lens-focus-0"', "<table", "Definition")
+    ]
+    assert places == sorted(places)
+    folded = [section[match.end() : match.end() + 40] for match in re.finditer("<details><summary>", section)]
+    titles = [text.partition("<")[0] for text in folded]
+    assert titles[:4] == ["How to read it", "Definition", "Method", "Columns of the tables"]
+
+
 def test_failed_and_inapplicable_findings_give_their_reason_in_place(page: Page, text: str) -> None:
     assert "Not applicable to this model.</b> a decoder-only model has no cross-attention" in text
     assert "This lens failed.</b> NumericsError" in text
-    assert "Failed: NumericsError" in "".join(page.text)
+    assert "failed: NumericsError" in "".join(page.text)
 
 
 def test_a_figure_that_cannot_be_drawn_says_so_and_the_rest_is_drawn(text: str) -> None:
     assert text.count("This figure could not be drawn.</b> UsageError: the heat map &#x27;broken&#x27;") == 1
-    assert text.count('role="img" aria-label="Row entropy') == 2
+    assert text.count('<figure id="lens-focus-') == 4
+    assert text.count('data-figure="lens-focus-') == 3
 
 
 def test_a_crash_in_drawing_or_in_a_table_costs_only_that_part(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def crash(*_: object) -> str:
+    def crash(*_: object, **__: object) -> str:
         raise ZeroDivisionError(HOSTILE)
 
-    monkeypatch.setattr(section_module, "page_svg", crash)
+    monkeypatch.setattr(figure_element, "figure_json", crash)
     monkeypatch.setattr(section_module, "table", crash)
     page = Page(render(run))
-    assert "".join(page.text).count(f"ZeroDivisionError: {HOSTILE}") == 8 + 3
+    assert "".join(page.text).count(f"ZeroDivisionError: {HOSTILE}") == 7 + 3  # the eighth figure is refused before
 
 
-def test_a_dequantised_model_is_marked_in_every_section(run: Run, text: str) -> None:
-    assert text.count("were expanded from Q8_0: rounding noise") == 3  # the card and both findings with numbers
+def test_a_dequantised_model_is_marked_once_before_all_numbers(run: Run, text: str) -> None:
+    assert text.count("were expanded from Q8_0: rounding noise") == 2  # above the first number, and in the provenance
+    assert text.index("rounding noise") < text.index('id="overview"')
     clean = replace(run, model=replace(run.model, dequantised=""), findings={"focus": run["focus"]})
     assert "rounding noise" not in render(clean)
 
@@ -146,20 +291,29 @@ def test_sites_of_two_stacks_are_told_apart(run: Run) -> None:
 
 def test_long_tables_are_cut_and_short_ones_are_not() -> None:
     def rows(n: int) -> int:
-        return table("t", pl.DataFrame({"a": np.arange(float(n)) + 0.5}), {}).count("<tr>") - 1
+        frame = pl.DataFrame({"layer": np.arange(n), "a": np.arange(float(n)) + 0.5})
+        return table("t", frame, {}).count("<tr>") - 1
 
     assert (rows(1), rows(16), rows(17), rows(5000)) == (1, 16, 12, 12)
 
 
+def test_wide_tables_say_how_many_columns_are_not_shown() -> None:
+    def columns(n: int) -> tuple[int, bool]:
+        frame = pl.DataFrame({"layer": [0, 1], **{f"c{i}": [0.5, 1.5] for i in range(n)}})
+        html = table("t", frame, {}, id_="t")
+        return html.count('scope="col"'), f"First 7 of {n} columns" in html and f"All {n} columns" in html
+
+    assert columns(11) == (12, False)
+    assert columns(12) == (8, True)
+
+
 def test_table_says_what_columns_mean_and_what_is_the_same_in_all_rows() -> None:
-    frame = pl.DataFrame({"stack": ["only"] * 2, "layer": [0, 1], "head": pl.Series([None, None], dtype=pl.Int64),
-                          "value": [1.5, None]})  # fmt: skip
-    text = table("t", frame, {"layer, head": "where <it> is", "other": "unused"})
-    assert "in all of them stack only" in text
-    assert text.count("<th ") == 2  # stack and head are the same in all rows
-    assert 'title="where &lt;it&gt; is"' in text
-    assert "<dt>layer, head</dt><dd>where &lt;it&gt; is</dd>" in text
-    assert "unused" not in text
+    frame = pl.DataFrame({"layer": [0, 1], "shape": ["a × b"] * 2, "value": [1.5, None], "rest": [1.0, 2.0]})
+    text = table("t", frame, {"value, rest": "what <it> is", "other": "unused"}, lens="some")
+    assert "in all of them shape a × b" in text
+    assert "<code>tables/some.t.parquet</code>" in text
+    assert text.count('scope="col"') == 3
+    assert text.count('title="what &lt;it&gt; is"') == 2
     assert "<td class=n>–</td>" in text
 
 
@@ -171,12 +325,13 @@ def test_a_table_of_every_type_renders() -> None:
             "none": [None, None], "words": ["\n", "\ud7ff"],
         }
     )  # fmt: skip
-    page = Page(table("t", frame, {}))
-    (data,) = [json.loads(body) for _, body in page.scripts]
-    assert [c["values"] for c in data["columns"] if c["name"] in ("f32", "inf")] == [
-        [1.5, "NaN"],
-        ["Infinity", "-Infinity"],
-    ]
+    html = table("t", frame, {}, id_="t")
+    assert html.count("<td class=n>–</td>") == 3  # the script, too, is given no such numbers
+    columns = {column["label"]: column["values"] for column in data_of(Page(html), "t")["columns"]}
+    assert columns["f32"] == [1.5, None]
+    assert columns["inf"] == [None, None]
+    assert columns["words"] == ["\n", "\ud7ff"]
+    assert "none" not in columns
 
 
 def test_a_finding_shows_itself_in_a_notebook_without_script_and_without_leaking(run: Run) -> None:
@@ -201,9 +356,7 @@ def test_a_notebook_is_given_the_html_of_what_it_shows(run: Run) -> None:
 
 def test_a_finding_shows_its_conclusions_before_all_else(run: Run) -> None:
     text = "".join(Page(finding_html(run["focus"])).text)
-    places = [
-        text.index(part) for part in ("141 of 270 heads look at the first token.", "Definition", "How to read it")
-    ]
+    places = [text.index(part) for part in ("141 of 270 heads put more than half", "How to read it", "Definition")]
     assert places == sorted(places)
     assert "effect 0.52" in text[: places[1]]
 

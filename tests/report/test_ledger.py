@@ -9,7 +9,7 @@ import pytest
 
 from headscope.core import Comparison, Curves, Entry, Evidence, Ledger, Series, Source, Trend
 from headscope.report.ledger import ledger_html, write_ledger
-from tests.report.test_browser import Opened, browser  # noqa: F401 - the fixture
+from tests.report.opened_page import Opened
 
 HOSTILE = "</script><script>alert(1)</script> & $x^2$"
 CURVE = Curves("c", "A curve", "Its caption.", "x", "y", (Series("s", np.arange(3.0), np.arange(3.0)),))
@@ -53,7 +53,7 @@ def test_it_is_written_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.browser
-def test_filters_in_a_browser(browser: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_filters_in_a_browser(browser: Any, tmp_path: Path) -> None:
     opened = Opened(browser, write_ledger(LEDGER, tmp_path / "ledger.html"))
     shown = "[...document.querySelectorAll('.claim')].filter((c) => !c.hidden).map((c) => c.id)"
     assert opened.js(f"() => {shown}") == ["W-1-1", "W-1-2", "C-1", "B-1", "B-2", "B-3", "B-4"]

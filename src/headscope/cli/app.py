@@ -9,12 +9,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headscope import __version__
-from headscope.catalogue import Member, described_forms, lens_members
+from headscope.catalogue import (
+    Member,
+    check_model,
+    check_run,
+    check_text,
+    described_forms,
+    is_model_list,
+    lens_members,
+    models_in_list,
+)
+from headscope.catalogue import models as listed_models
+from headscope.cli.argument_checks import check_drawings, check_lenses, check_request, requested_text
 from headscope.cli.claims_command import CLAIMS_EXAMPLES, claims
 from headscope.cli.data_command import DATA_EXAMPLES, data
 from headscope.cli.experiment_commands import ExperimentGroup
 from headscope.cli.index_command import INDEX_EXAMPLES, index
 from headscope.cli.lens_commands import LensGroup
+from headscope.cli.list_options import SEVERAL
 from headscope.cli.mechanism_commands import BENCH_EXAMPLES, MECHANISMS_EXAMPLES, bench_attention, mechanisms
 from headscope.cli.options import (
     MODEL_HELP,
@@ -30,16 +42,19 @@ from headscope.cli.options import (
     TextFile,
     Window,
     examples,
+    paragraphs,
 )
-from headscope.cli.output import Format, show_json, show_table
-from headscope.cli.screen import bars, note, resumable
+from headscope.cli.output import Format, check_destination, show_json, show_rows
+from headscope.cli.progress_display import shown_progress
+from headscope.cli.screen import note, resumable
 from headscope.errors import HeadscopeError, LensError, NumericsError
+from headscope.progress import WRITING, Stage
 
 if TYPE_CHECKING:
     from headscope.core import Run
 
 DEFAULT_FOLDER = Path("headscope-report")
-SHOWN_HEADLINES = 6
+SHOWN_FINDINGS = 5
 VERIFIED_CHARACTERS = 2**16  # far more than the first tokens, on which a model is verified
 
 
@@ -55,7 +70,8 @@ class Commands(ExperimentGroup):
 app = typer.Typer(
     name="headscope",
     cls=Commands,
-    help="The mathematics of attention, executable on any transformer.",
+    help="The mathematics of attention, executable on any transformer.\n\nAn option that takes several values may be "
+    "repeated, or takes them separated by commas.",
     epilog=examples("headscope report", "headscope look smollm2", "headscope lens focus minilm --format csv"),
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -111,7 +127,7 @@ def report(
     text: TextFile = None,
     lens: Annotated[
         list[str] | None,
-        typer.Option("--lens", metavar="NAME", help="Only this lens; may be repeated. Default: all."),
+        typer.Option("--lens", metavar="NAME", help=f"Only these lenses. {SEVERAL} Default: all."),
     ] = None,
     out: Annotated[
         Path,
@@ -128,13 +144,16 @@ def report(
 
     The run folder also keeps every table (parquet), every array (safetensors) and a manifest.
     """
-    from headscope import api
+    names = check_lenses(lens)
+    check_request(model, hub=hub, text=text, out=out, first_tokens=first_tokens, all_windows=all_windows)
+    with resumable(out), shown_progress() as progress:
+        from headscope import api
 
-    with resumable(out), bars() as progress:
+        progress.plan([Stage(WRITING, api.writing_seconds(len(names or lens_members())))])
         run = api.measure(
             model,
-            text=None if text is None else api.text(text, progress=progress.step),
-            lenses=lens,
+            text=requested_text(text, device, progress),
+            lenses=names,
             seed=seed,
             window=window,
             first_tokens=first_tokens,
@@ -144,8 +163,9 @@ def report(
             out=out,
             progress=progress,
         )
-        progress.step("writing the report", 0, 1)
+        progress.step(WRITING, 0, 1)
         page = api.report(out)
+        progress.step(WRITING, 1, 1)
     _tell(run, page, model)
     _fail_for(run)
 
@@ -153,16 +173,18 @@ def report(
 @app.command(epilog=examples("headscope look smollm2"))
 def look(model: Model, hub: Hub = False, form: Form = Format.TABLE) -> None:
     """What is inside a model, and how much memory and time it would take. Runs nothing."""
-    from headscope import api
+    check_destination(form)
+    check_model(model, hub=hub)
+    with shown_progress() as progress:
+        from headscope import api
 
-    with bars() as progress:
         card = api.look(model, hub=hub, progress=progress.step)
     if form is Format.TABLE:
         typer.echo(str(card))
     elif form is Format.JSON:
         show_json(dataclasses.asdict(card))
     else:
-        _list([dataclasses.asdict(site) | {"extras": " ".join(site.extras)} for site in card.sites], form)
+        show_rows([dataclasses.asdict(site) | {"extras": " ".join(site.extras)} for site in card.sites], form)
 
 
 @app.command(epilog=examples("headscope verify minilm", "headscope verify --hub popular"))
@@ -185,21 +207,28 @@ def verify(
 
     With --hub and a list, every model of it is fetched and compared, and the table has one row for each.
     """
-    from headscope import api
+    check_destination(form)
+    model_names = models_in_list(model) if hub and is_model_list(model) else None
+    if model_names is None:
+        check_request(model, hub=hub, text=text)
+    elif text is not None:
+        check_text(text)
+    with shown_progress() as progress:
+        from headscope import api
 
-    with bars() as progress:
-        beginning = None if text is None else api.text(text, progress=progress.step).beginning(VERIFIED_CHARACTERS)
-        if hub and api.is_list(model):
-            outcomes = list(api.survey(api.read_list(model), beginning, progress.step))
+        source_text = requested_text(text, device, progress)
+        beginning = None if source_text is None else source_text.beginning(VERIFIED_CHARACTERS)
+        if model_names is not None:
+            outcomes = list(api.survey(model_names, beginning, progress.step))
         else:
             opened = api.open(model, hub=hub, device=device, progress=progress.step)
             progress.step("comparing", 0, 1)
             outcomes, checks = None, api.verify(opened, beginning)
     if outcomes is not None:
-        _list([dataclasses.asdict(outcome) for outcome in outcomes], form)
+        show_rows([dataclasses.asdict(outcome) for outcome in outcomes], form)
         api.check_outcomes(outcomes)
         return
-    _list([dataclasses.asdict(check) for check in checks], form)
+    show_rows([dataclasses.asdict(check) for check in checks], form)
     wrong = [check.check for check in checks if not check.ok]
     if wrong:
         raise NumericsError(f"{model}: {len(wrong)} of {len(checks)} checks fail: {'; '.join(wrong)}")
@@ -208,15 +237,13 @@ def verify(
 @app.command()
 def lenses(form: Form = Format.TABLE) -> None:
     """List the lenses: what can be asked."""
-    _list([{"lens": name, "question": _question(lens)} for name, lens in lens_members().items()], form)
+    show_rows([{"lens": name, "question": _question(lens)} for name, lens in lens_members().items()], form)
 
 
 @app.command()
 def models(form: Form = Format.TABLE) -> None:
     """List the models that have a name here, and the other forms MODEL can take."""
-    from headscope import api
-
-    _list([_model_row(source, form) for source in api.models()], form)
+    show_rows([_model_row(source, form) for source in listed_models()], form)
     if form is Format.TABLE:
         note(
             f"also: {', '.join(described_forms())}, random:PATH (same shape, "
@@ -237,14 +264,16 @@ def figures(
     ] = None,
 ) -> None:
     """Save every figure of a stored run, fit for a paper; their paths go to standard output."""
-    from headscope import api
-
+    check_run(run)
     target = run / "figures" if out is None else out
-    stored = api.load(run)
-    with bars() as progress:
+    check_drawings(target)
+    with shown_progress() as progress:
+        from headscope import api
+
+        stored = api.load(run)
         drawings = [(finding.lens, figure) for finding in stored.findings.values() for figure in finding.figures]
         for done, (lens, figure) in enumerate(drawings):
-            progress.step("drawing", done, len(drawings))
+            progress.step("drawing figure", done, len(drawings))
             typer.echo(str(_saved(figure, lens, target / f"{lens}.{figure.name}.{form.value}")))
 
 
@@ -273,12 +302,6 @@ def _question(lens: Member) -> str:
         return f"broken: {error.message}"
 
 
-def _list(rows: list[dict[str, Any]], form: Format) -> None:
-    import polars as pl
-
-    show_table(pl.DataFrame(rows), form)
-
-
 def _model_row(source: Any, form: Format) -> dict[str, Any]:
     size = source.size_bytes
     size_cell = (f"{size / 1e6:.0f} MB" if size else "") if form is Format.TABLE else size
@@ -292,10 +315,10 @@ def _model_row(source: Any, form: Format) -> dict[str, Any]:
 
 
 def _tell(run: "Run", page: Path, model: str) -> None:
-    """Show the first headlines, what failed, and the path of the report."""
-    lines = [headline.full for finding in run.findings.values() for headline in finding.headlines]
-    for line in lines[:SHOWN_HEADLINES]:
-        typer.echo(f"• {line}")
+    """Show the findings with the largest effects, what gave no answer, and the path of the report."""
+    for point in run.ranked_points()[:SHOWN_FINDINGS]:
+        if run[point.name].status == "ok":
+            typer.echo(f"• {point.text}")
     for finding in run.findings.values():
         if finding.status != "ok":
             note(f"{finding.lens}: {finding.status}: {finding.reason}")
@@ -323,3 +346,7 @@ def _fail_for(run: "Run") -> None:
             f"{len(failed)} of {len(run.findings)} lenses failed: {', '.join(failed)}; the report shows why",
             hint="--debug shows the traceback",
         )
+
+
+for _command in (*app.registered_commands, *_benches.registered_commands):
+    _command.help = paragraphs((_command.callback and _command.callback.__doc__) or "")

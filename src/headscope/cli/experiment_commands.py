@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from headscope.catalogue import Member, command_of, experiment_members
+from headscope.catalogue import Member, check_writer, command_of, experiment_members
+from headscope.cli.argument_checks import check_request, check_table, requested_text
 from headscope.cli.member_commands import (
     REQUIRED,
     Arguments,
@@ -16,10 +17,11 @@ from headscope.cli.member_commands import (
     member_command,
     option_arguments,
     setting_values,
+    table_option,
 )
-from headscope.cli.options import Device, Form, Hub, Model, Seed, TextFile, examples
+from headscope.cli.options import Device, Form, Hub, Model, Seed, TextFile, examples, paragraphs
 from headscope.cli.output import Format, check_destination, show_experiment
-from headscope.cli.screen import bars
+from headscope.cli.progress_display import shown_progress
 from headscope.errors import HeadscopeError
 
 # What the help says of a group of commands.
@@ -85,7 +87,7 @@ def command_of_experiment(member: Member) -> Any:
             ],
             None,
         ),
-        "table": (Annotated[str | None, typer.Option("--table", metavar="NAME", help=_listed(command.tables))], None),
+        "table": (table_option(command.tables), None),
         "hub": (Hub, False),
         "device": (Device, None),
         "form": (Form, Format.TABLE),
@@ -100,7 +102,7 @@ def command_of_experiment(member: Member) -> Any:
         member,
         partial(_answer, member),
         arguments,
-        help_text=command.help.replace("[", "\\["),
+        help_text=paragraphs(command.help).replace("[", "\\["),
         epilog=examples(*command.examples),
     )
 
@@ -133,19 +135,17 @@ def _answer(
     **words: Any,
 ) -> None:
     """Run one experiment and write its result."""
-    from headscope import api
-
     check_destination(form)
+    command = command_of(member)
+    check_table(table, command.tables, f"experiment {member.name!r}")
     settings = setting_values(member, words)
-    with bars() as progress:
-        if settings.get("text") is not None:
-            settings["text"] = api.text(settings["text"], progress=progress.step)
-        params = member.settings(**settings)
+    check_request(model, hub=hub, text=settings.get("text"), out=out)
+    if command.needs_writer:
+        check_writer(model, f"`headscope {' '.join(command.path)}`")
+    with shown_progress() as progress:
+        from headscope import api
+
+        text = requested_text(settings.get("text"), device, progress)
+        params = member.settings(**settings) if text is None else member.settings(**{**settings, "text": text})
         run = api.run_experiment(member.name, model, params, hub=hub, device=device, out=out, progress=progress)
     show_experiment(run[member.name], api.experiment_named(member.name).show, form, table, out)
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    if len(names) < 2:
-        return "Which table; default the main one."
-    return f"{', '.join(names[:-1])} or {names[-1]}."

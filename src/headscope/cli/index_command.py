@@ -6,18 +6,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
+from headscope.catalogue import check_index, index_item
+from headscope.cli.argument_checks import check_request, requested_text
 from headscope.cli.claims_command import COLOURS
 from headscope.cli.command_lookup import lacking, run, takes
 from headscope.cli.options import Device, Form, Hub, Seed, TextFile, Window, examples
-from headscope.cli.output import Format, check_destination, show_json, show_table
-from headscope.cli.screen import bars, note
+from headscope.cli.output import Format, check_destination, console, show_headlines, show_json, show_table
+from headscope.cli.progress_display import shown_progress
+from headscope.cli.screen import note
 from headscope.errors import LensError, UsageError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from headscope.api import Item, Step, Way
     from headscope.core import Run
 
@@ -59,23 +61,29 @@ def index(
     too: ours is drawn on a page, with the published numbers beside it where there are any. What nothing reproduces yet
     says why.
     """
-    from headscope import api
-
     check_destination(form)
     if name is not None and ":" not in name and not document:
         document = name
-    if name is None or name == document:
-        if model is not None or out is not None:
-            raise UsageError("--model and --out need an item", hint="e.g. headscope index wertich:A.20 --model tiny")
-        _list(api.items(document, kind, section), missing, form)
+    item_id = "" if name is None or name == document else index_item(name)
+    check_index(document, kind)
+    if not item_id and (model is not None or out is not None):
+        raise UsageError("--model and --out need an item", hint="e.g. headscope index wertich:A.20 --model tiny")
+    if model is None and out is not None:
+        raise UsageError("--out needs --model", hint=f"e.g. headscope index {item_id} --model tiny --out {out}")
+    folder = DRAWINGS / item_id.replace(":", "-") if out is None else out
+    if model is not None:
+        check_request(model, hub=hub, text=text, out=folder)
+    with shown_progress():
+        from headscope import api
+
+        items = api.items(document, kind, section)
+    if not item_id:
+        _list(items, missing, form)
         return
-    item = api.item_named(name)
+    item = api.item_named(item_id)
     if model is None:
-        if out is not None:
-            raise UsageError("--out needs --model", hint=f"e.g. headscope index {item.id} --model tiny --out {out}")
         _tell(item, form, seed)
         return
-    folder = DRAWINGS / item.id.replace(":", "-") if out is None else out
     _reproduce(item, model, folder, {"text": text, "hub": hub, "device": device, "seed": seed, "window": window}, form)
 
 
@@ -111,12 +119,12 @@ def rows(items: "tuple[Item, ...]") -> list[dict[str, Any]]:
 
 
 def _list(items: "tuple[Item, ...]", missing: bool, form: Format) -> None:
-    import polars as pl
-
     objects = [row for row in rows(items) if row["reason"] or not missing]
     if form is Format.JSON:
         show_json(objects)
     elif form is not Format.TABLE:
+        import polars as pl
+
         words = {name: pl.String for name in ("commands", "not_yet", "claims")}
         flat = [{k: "; ".join(v) if isinstance(v, list) else v for k, v in row.items()} for row in objects]
         show_table(pl.DataFrame(flat, schema_overrides={**words, "reason": pl.String}), form)
@@ -125,14 +133,16 @@ def _list(items: "tuple[Item, ...]", missing: bool, form: Format) -> None:
 
 
 def _overview(objects: list[dict[str, Any]]) -> None:
-    console = Console(highlight=False)
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("item", "what", "how"):
         table.add_column(name, no_wrap=name == "item", overflow="fold")
     for row in objects:
         how = Text(row["reason"], style="yellow") if row["reason"] else Text(row["commands"][0])
         table.add_row(Text(row["id"]), Text(row["title"]), how)
-    console.print(table)
+    console().print(table)
     counts = Counter(row["kind"] for row in objects)
     without = sum(bool(row["reason"]) for row in objects)
     kinds = ", ".join(f"{counts[kind]} of the kind {kind}" for kind in counts)
@@ -143,10 +153,12 @@ def _overview(objects: list[dict[str, Any]]) -> None:
 
 
 def _tell(item: "Item", form: Format, seed: int) -> None:
+    from rich.text import Text
+
     from headscope import api
 
     published = api.published_table(item)
-    with bars() as progress:
+    with shown_progress() as progress:
         judged = api.judge_claims(item.claims, seed=seed, progress=progress).entries if item.claims else ()
     (row,) = rows((item,))
     verdicts = [{"claim": claim, "verdict": entry.reading} for entry in judged for claim in entry.ids]
@@ -156,34 +168,36 @@ def _tell(item: "Item", form: Format, seed: int) -> None:
     if form is not Format.TABLE:
         show_table(published, form)
         return
-    console = Console(highlight=False)
-    _describe(console, item, ways_of(item))
+    screen = console()
+    _describe(screen, item, ways_of(item))
     if item.published:
-        console.print(Text.assemble(("\nPublished ", "bold"), (f"({item.read})", "dim")))
+        screen.print(Text.assemble(("\nPublished ", "bold"), (f"({item.read})", "dim")))
         show_table(published.select("quantity", "published", "error", "predicted"), form)
     if judged:
-        console.print(Text("\nClaims", style="bold"))
+        screen.print(Text("\nClaims", style="bold"))
     for entry in judged:
         verdict = (f"  {entry.reading}  ", COLOURS.get(entry.verdict, "dim"))
-        console.print(Text.assemble(" ".join(entry.ids), verdict, entry.statement))
+        screen.print(Text.assemble(" ".join(entry.ids), verdict, entry.statement))
     if item.lenses:
         note(f"\n`headscope index {item.id} --model tiny` draws ours")
 
 
-def _describe(console: Console, item: "Item", item_ways: "tuple[Way, ...]") -> None:
+def _describe(screen: "Console", item: "Item", item_ways: "tuple[Way, ...]") -> None:
+    from rich.text import Text
+
     from headscope import api
 
     work = api.document_of(item)
-    console.print(Text.assemble((item.id, "bold"), f"  {item.title}"))
-    console.print(Text(f"{item.kind}; {work.author}, {work.title}, section {item.section}", style="dim"))
+    screen.print(Text.assemble((item.id, "bold"), f"  {item.title}"))
+    screen.print(Text(f"{item.kind}; {work.author}, {work.title}, section {item.section}", style="dim"))
     if item.reason:
-        console.print(Text(f"\nNot reproduced: {item.reason}."))
+        screen.print(Text(f"\nNot reproduced: {item.reason}."))
     for way in item_ways:
         if way.lacks:
             reason = way.lacks if way.is_final else f"not yet: {way.lacks}"
-            console.print(Text(f"  {way.step}  ({reason})", style="yellow"))
+            screen.print(Text(f"  {way.step}  ({reason})", style="yellow"))
         else:
-            console.print(Text(f"  {way.step}", style="green"))
+            screen.print(Text(f"  {way.step}", style="green"))
 
 
 def _reproduce(item: "Item", model: str, out: Path, options: dict[str, Any], form: Format) -> None:
@@ -227,9 +241,9 @@ def _run(step: "Step", out: Path, options: dict[str, Any], form: Format) -> None
 def _page(item: "Item", model: str, out: Path, options: dict[str, Any], form: Format) -> None:
     from headscope import api
 
-    text_path = None if options["text"] is None else Path(options["text"])
-    with bars() as progress:
-        reproduced = api.reproduce(item, model, **{**options, "text": text_path}, out=out, progress=progress)
+    with shown_progress() as progress:
+        text = requested_text(options["text"], options["device"], progress)
+        reproduced = api.reproduce(item, model, **{**options, "text": text}, out=out, progress=progress)
     _show(item, reproduced, form)
     note(f"the page: {(out / 'report.html').resolve()}")
     finding = reproduced["index"]
@@ -251,14 +265,13 @@ def _show(item: "Item", reproduced: "Run", form: Format) -> None:
     if form is not Format.TABLE:
         show_table(finding.table, form)
         return
-    console = Console(highlight=False)
-    _describe(console, item, ())
-    for headline in finding.headlines:
-        console.print(Text(f"• {headline.full}"))
-    for warning in finding.warnings:
-        console.print(Text(f"! {warning}", style="yellow"))
+    from rich.text import Text
+
+    screen = console()
+    _describe(screen, item, ())
+    show_headlines(finding)
     if "published" in finding.tables:
-        console.print(Text(f"\nPublished ({item.read}), and {reproduced.model.name}", style="bold"))
+        screen.print(Text(f"Published ({item.read}), and {reproduced.model.name}", style="bold"))
         show_table(finding.tables["published"], form)
 
 

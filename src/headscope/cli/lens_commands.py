@@ -2,12 +2,12 @@
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
 from typer.core import TyperGroup
 
 from headscope.catalogue import Member, lens_member, lens_members
+from headscope.cli.argument_checks import check_request, check_table, requested_text
 from headscope.cli.member_commands import (
     REQUIRED,
     Arguments,
@@ -15,6 +15,7 @@ from headscope.cli.member_commands import (
     member_command,
     option_arguments,
     setting_values,
+    table_option,
 )
 from headscope.cli.options import (
     AllWindows,
@@ -30,7 +31,8 @@ from headscope.cli.options import (
     examples,
 )
 from headscope.cli.output import Format, check_destination, show_finding
-from headscope.cli.screen import bars, note, resumable
+from headscope.cli.progress_display import shown_progress
+from headscope.cli.screen import note, resumable
 from headscope.errors import LensError
 
 if TYPE_CHECKING:
@@ -46,10 +48,6 @@ _COMMON: Arguments = {
     "first_tokens": (FirstTokens, None),
     "all_windows": (AllWindows, False),
     "out": (Out, None),
-    "table": (
-        Annotated[str | None, typer.Option("--table", metavar="NAME", help="Which table; default the main one.")],
-        None,
-    ),
     "form": (Form, Format.TABLE),
 }
 
@@ -68,16 +66,23 @@ class LensGroup(TyperGroup):
 
 def command_of(lens: Member) -> Any:
     """A command made of a lens: its question as help, its settings as options."""
-    options = option_arguments(lens, _COMMON, "Parameters of this lens")
+    tables = lens_tables(lens)
+    table: Arguments = {"table": (table_option(tables), None)}
+    options = option_arguments(lens, {**_COMMON, **table}, "Parameters of this lens")
     command = member_command(
         lens,
         partial(answer, lens),
-        {"model": _COMMON["model"], **options, **_COMMON},
+        {"model": _COMMON["model"], **options, **_COMMON, **table},
         help_text=_help(lens),
         epilog=examples(f"headscope lens {lens.name} tiny"),
     )
     command.short_help = lens.about.question
     return command
+
+
+def lens_tables(lens: Member) -> tuple[str, ...]:
+    """The tables that a lens can make, the main one first; none where its settings do not say."""
+    return tuple(lens.optional_setting("TABLES") or ())
 
 
 def _help(lens: Member) -> str:
@@ -102,15 +107,18 @@ def answer(
     **words: Any,
 ) -> None:
     """Ask one lens and write its answer."""
-    from headscope import api
-
     check_destination(form)
-    with resumable(out), bars() as progress:
+    check_table(table, lens_tables(lens), f"lens {lens.name!r}")
+    settings = setting_values(lens, words)
+    check_request(model, hub=hub, text=text, out=out, first_tokens=first_tokens, all_windows=all_windows)
+    with resumable(out), shown_progress() as progress:
+        from headscope import api
+
         run = api.measure(
             model,
-            text=None if text is None else api.text(text, progress=progress.step),
+            text=requested_text(text, device, progress),
             lenses=[lens.name],
-            params={lens.name: setting_values(lens, words)},
+            params={lens.name: settings},
             seed=seed,
             window=window,
             first_tokens=first_tokens,

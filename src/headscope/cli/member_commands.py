@@ -1,13 +1,14 @@
 """Commands made of members: every field of a lens's or an experiment's `Params` is an option.
 
-The type and the default of a field are those of the option; a tuple is an option that may be repeated. The metadata of
-a field may hold:
+The type and the default of a field are those of the option. A tuple takes several values, by the rule of
+`cli/list_options.py`: the option is repeated, or the values are separated by commas. The metadata of a field may hold:
 
     help        what it means
     option      the name of the option where it is not the field's; "" for a field that only Python has
     metavar     the word for its value in the help
     min, max    the least and the largest whole number; the least is 0 unless the field says otherwise
-    commas      whether one value may hold several, separated by commas
+    commas      False for texts, in which a comma is a comma: such an option is repeated
+    separator   what separates the values of a field that holds several in one string: "," or " "
     numbers     whether several numbers may follow the option: `--scale 1/4 1/2 2`
     positional  whether a tuple takes the arguments after the model in Python
 
@@ -17,14 +18,16 @@ A member of another package that is broken is a command too: its help says why, 
 import dataclasses
 import inspect
 import re
-from collections.abc import Callable, Mapping
-from types import GenericAlias, NoneType
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from types import NoneType
 from typing import Annotated, Any, NoReturn, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand
 
-from headscope.catalogue import Member, setting_help
+from headscope.catalogue import Member, check_settings, setting_help
+from headscope.cli.list_options import SEVERAL, listed
 from headscope.errors import HeadscopeError, UsageError
 
 Arguments = dict[str, tuple[Any, Any]]  # annotation and default of every parameter of a command
@@ -109,6 +112,13 @@ def option_arguments(member: Member, common: Arguments, panel: str | None = None
     return {field.name: _option(field, hints[field.name], panel) for field in fields}
 
 
+def table_option(tables: Sequence[str]) -> Any:
+    """The annotation of `--table`, whose help lists the tables, the main one first."""
+    several = f"{', '.join(tables[:-1])} or {tables[-1]}." if len(tables) > 1 else ""
+    text = f"{several} Default: {tables[0]}." if several else "Which table; default the main one."
+    return Annotated[str | None, typer.Option("--table", metavar="NAME", help=text)]
+
+
 def option_name(field: "dataclasses.Field[Any]") -> str:
     """The option of a field, e.g. `--new-tokens`; empty where only Python has it."""
     name = field.metadata.get("option", field.name).replace("_", "-")
@@ -116,40 +126,73 @@ def option_name(field: "dataclasses.Field[Any]") -> str:
 
 
 def setting_values(member: Member, words: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a member's settings, from what the command line was given under their names."""
+    """The values of a member's settings, from what the command line was given under their names; checked.
+
+    Raises:
+        UsageError: A value cannot be read, or the settings make no sense.
+    """
+    hints = member.setting_types()
     fields = [field for field in dataclasses.fields(member.settings) if field.name in words]
-    return {field.name: _value(field, words[field.name]) for field in fields}
+    values = {field.name: _value(field, hints[field.name], words[field.name]) for field in fields}
+    check_settings(member.settings(**values))
+    return values
 
 
-def _value(field: "dataclasses.Field[Any]", word: Any) -> Any:
+def _value(field: "dataclasses.Field[Any]", hint: Any, word: Any) -> Any:
     if word is None:
         return field.default
     if not isinstance(word, list):
         return word
-    if field.metadata.get("commas"):
-        return tuple(part for spelled in word for part in spelled.split(","))
     if any("\ud800" <= character <= "\udfff" for text in word for character in text):
         name = option_name(field)
         raise UsageError(f"{name} is not text: it holds bytes that are not UTF-8", hint="write it in UTF-8")
-    return tuple(word)
+    if separator := field.metadata.get("separator"):
+        return separator.join(word)
+    values = listed(word) if field.metadata.get("commas", True) else word
+    return tuple(_element(field, get_args(_without_none(hint))[0], value) for value in values)
+
+
+def _element(field: "dataclasses.Field[Any]", kind: Any, value: str) -> Any:
+    """One value of a list, as the setting holds it."""
+    if kind is str:
+        return value
+    try:
+        return kind(value)
+    except ValueError:
+        is_choice = isinstance(kind, type) and issubclass(kind, Enum)
+        expected = f"one of {', '.join(choice.value for choice in kind)}" if is_choice else f"expected: {kind.__name__}"
+        raise UsageError(f"{option_name(field)}: cannot read {value!r}", hint=expected) from None
 
 
 def _option(field: "dataclasses.Field[Any]", hint: Any, panel: str | None) -> tuple[Any, Any]:
-    kinds = [kind for kind in get_args(hint) if kind is not NoneType] if NoneType in get_args(hint) else [hint]
-    repeated = get_origin(kinds[0]) is tuple
+    kind = _without_none(hint)
+    is_list = get_origin(kind) is tuple or "separator" in field.metadata
     name = option_name(field)
     option = typer.Option(
         f"{name}/--no-{name.removeprefix('--')}" if hint is bool else name,
-        metavar=field.metadata.get("metavar"),
-        help=_help(field, repeated),
+        metavar=field.metadata.get("metavar", _list_metavar(kind) if is_list else None),
+        help=_help(field, is_list),
         rich_help_panel=panel,
-        min=field.metadata.get("min", 0 if kinds[0] is int else None),  # they count things
+        min=field.metadata.get("min", 0 if kind is int else None),  # they count things
         max=field.metadata.get("max"),
+        show_default=str(field.default) if is_list and isinstance(field.default, str) else True,
     )
-    if repeated:
-        repeatable: Any = GenericAlias(list, get_args(kinds[0])[:1])
-        return Annotated[repeatable | None, option], None
+    if is_list:
+        return Annotated[list[str] | None, option], None
     return Annotated[hint, option], field.default
+
+
+def _list_metavar(kind: Any) -> str | None:
+    """The choices of a list of choices, as typer writes those of a single one."""
+    element = get_args(kind)[0] if get_origin(kind) is tuple else str
+    if isinstance(element, type) and issubclass(element, Enum):
+        return f"[{'|'.join(str(choice.value) for choice in element)}]"
+    return None
+
+
+def _without_none(hint: Any) -> Any:
+    kinds = [kind for kind in get_args(hint) if kind is not NoneType] if NoneType in get_args(hint) else [hint]
+    return kinds[0]
 
 
 def _with_signature(run: Callable[..., None], arguments: Arguments) -> Callable[..., None]:
@@ -168,6 +211,9 @@ def _with_signature(run: Callable[..., None], arguments: Arguments) -> Callable[
     return command
 
 
-def _help(field: "dataclasses.Field[Any]", repeated: bool) -> str:
+def _help(field: "dataclasses.Field[Any]", is_list: bool) -> str:
     text = setting_help(field)
-    return f"{text} May be repeated." if text and repeated and not field.metadata.get("numbers") else text
+    if not text or not is_list:
+        return text
+    has_commas = field.metadata.get("commas", True) and field.metadata.get("separator", ",") == ","
+    return f"{text} {SEVERAL if has_commas else 'May be repeated.'}"

@@ -1,5 +1,6 @@
 """The arguments and options that several commands share, each written once."""
 
+import re
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -24,6 +25,11 @@ def examples(*commands: str) -> str:
     """The foot of a help text: commands to copy."""
     title = "Examples:" if len(commands) > 1 else "Example:"
     return "\n".join([title, *(f"  {command}" for command in commands)])
+
+
+def paragraphs(text: str) -> str:
+    """A help text with every paragraph on one line: the terminal wraps it, and would wrap wrapped lines again."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", text.strip()))
 
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False)]

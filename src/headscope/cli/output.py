@@ -4,14 +4,11 @@ import io
 import json
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from headscope.cli.screen import note
 from headscope.cli.streams import output_errors
@@ -19,6 +16,7 @@ from headscope.errors import UsageError
 
 if TYPE_CHECKING:
     import polars as pl
+    from rich.console import Console
 
     from headscope.api import Display, Passage
     from headscope.core import Finding
@@ -36,16 +34,54 @@ class Format(StrEnum):
     PARQUET = "parquet"
 
 
+@dataclass(frozen=True)
+class Column:
+    """A column for the screen: its name and cells, and whether they are numbers."""
+
+    name: str
+    cells: tuple[str, ...]
+    is_numeric: bool
+
+
+def console() -> "Console":
+    """Standard output for people; rich is loaded here, since CSV and JSON do not need it."""
+    from rich.console import Console
+
+    return Console(highlight=False)
+
+
 def show_table(frame: "pl.DataFrame", form: Format) -> None:
     """One table, whole; on a screen (`table`) its first rows."""
     if form is Format.TABLE:
-        _show_rows(frame)
+        head = frame.head(_shown_rows(frame.height))
+        columns = [Column(name, _cells(head[name]), dtype.is_numeric()) for name, dtype in frame.schema.items()]
+        _show_columns(columns, frame.height)
     elif form is Format.JSON:
         show_json(frame.to_dicts())
     elif form is Format.CSV:
         sys.stdout.write(frame.write_csv())
     else:
         _write_parquet(frame)
+
+
+def show_rows(rows: Sequence[dict[str, Any]], form: Format) -> None:
+    """A list of plain rows; for people and as JSON without polars, which takes longer to load than to list."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    if form is Format.JSON:
+        show_json([{name: row.get(name) for name in names} for row in rows])
+    elif form is Format.TABLE:
+        values = {name: [row.get(name) for row in rows] for name in names}
+        _show_columns(
+            [Column(name, _cells(column), _are_numbers(column)) for name, column in values.items()], len(rows)
+        )
+    else:
+        import polars as pl
+
+        show_table(pl.DataFrame(rows, infer_schema_length=None), form)
+
+
+def _are_numbers(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values if value is not None)
 
 
 def show_finding(finding: "Finding", form: Format, table: str | None) -> None:
@@ -76,10 +112,12 @@ def show_experiment(
 
 
 def _show_passage(passage: "Passage") -> None:
-    console = Console(highlight=False)
-    console.print(Text(f"\n{passage.title}", style="bold"))
+    from rich.text import Text
+
+    screen = console()
+    screen.print(Text(f"\n{passage.title}", style="bold"))
     for label, text in passage.texts:
-        console.print(Text.assemble((f"  {label}: ", "dim"), " ".join(text.split()) or "(nothing)"))
+        screen.print(Text.assemble((f"  {label}: ", "dim"), " ".join(text.split()) or "(nothing)"))
 
 
 def show_json(data: Any) -> None:
@@ -105,42 +143,57 @@ def _table(finding: "Finding", name: str) -> "pl.DataFrame":
 
 def show_headlines(finding: "Finding") -> None:
     """The sentences, the warnings and the method of a finding."""
-    console = Console(highlight=False)
+    from rich.text import Text
+
+    screen = console()
     for headline in finding.headlines:
-        console.print(Text(f"• {headline.full}"))
+        screen.print(Text(f"• {headline.full}"))
     for warning in finding.warnings:
-        console.print(Text(f"! {warning}", style="yellow"))
+        screen.print(Text(f"! {warning}", style="yellow"))
     if finding.method:
-        console.print(Text(f"method: {finding.method}", style="dim"))
-    console.print()
+        screen.print(Text(f"method: {finding.method}", style="dim"))
+    screen.print()
 
 
-def _show_rows(frame: "pl.DataFrame") -> None:
-    console = Console(highlight=False)
+def _show_columns(columns: Sequence[Column], height: int) -> None:
+    """The columns that fit, as a table; a note says what does not."""
+    from rich.table import Table
+    from rich.text import Text
+
+    screen = console()
+    fitting = columns[: _columns_that_fit(columns, screen.width)]
     table = Table(box=None, header_style="bold", pad_edge=False)
-    fitting = frame[:, : _columns_that_fit(frame, console.width)]
-    for name, dtype in fitting.schema.items():
-        table.add_column(name, justify="right" if dtype.is_numeric() else "left")
-    limit = SHOWN_ROWS if frame.height > SHOWN_ROWS + 4 else frame.height
-    for row in fitting.head(limit).iter_rows():
-        table.add_row(*(Text(_cell(value)) for value in row))
-    console.print(table)
-    hidden = [f"{frame.height - limit} more rows"] if frame.height > limit else []
-    if fitting.width < frame.width:
-        hidden.append("more columns: " + ", ".join(frame.columns[fitting.width :]))
+    for column in fitting:
+        table.add_column(column.name, justify="right" if column.is_numeric else "left")
+    n_rows = _shown_rows(height)
+    for row in range(n_rows):
+        table.add_row(*(Text(column.cells[row]) for column in fitting))
+    screen.print(table)
+    hidden = [f"{height - n_rows} more rows"] if height > n_rows else []
+    if len(fitting) < len(columns):
+        hidden.append("more columns: " + ", ".join(column.name for column in columns[len(fitting) :]))
     if hidden:
         note(f"… {'; '.join(hidden)} (--format csv or json gives everything)")
 
 
-def _columns_that_fit(frame: "pl.DataFrame", width: int) -> int:
+def _shown_rows(height: int) -> int:
+    """How many rows a screen gets: all, unless there are clearly more than fit."""
+    return SHOWN_ROWS if height > SHOWN_ROWS + 4 else height
+
+
+def _columns_that_fit(columns: Sequence[Column], width: int) -> int:
     """Whole columns only: a number cut in the middle misleads. Words may wrap, so they count for a part."""
     used = 0
-    for index, name in enumerate(frame.columns):
-        longest = max(len(_cell(value)) for value in [name, *frame[name].head(SHOWN_ROWS)])
-        used += longest + 2 if frame.schema[name].is_numeric() else min(longest, WRAPPED) + 2
+    for index, column in enumerate(columns):
+        longest = max(map(len, (column.name, *column.cells[:SHOWN_ROWS])))
+        used += longest + 2 if column.is_numeric else min(longest, WRAPPED) + 2
         if used - 2 > width:
             return max(index, 1)
-    return frame.width
+    return len(columns)
+
+
+def _cells(values: Any) -> tuple[str, ...]:
+    return tuple(map(_cell, values))
 
 
 def _cell(value: Any) -> str:

@@ -1,17 +1,13 @@
 """`main`: run a command and turn whatever it raises into one readable message and an exit code."""
 
 import errno
-import logging
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from headscope.catalogue import MemberWarning
-from headscope.cli.app import app
-from headscope.cli.screen import INTERRUPTED, complain, noted_warnings
+from headscope.cli.screen import INTERRUPTED, complain, noted_warnings, starting_line
 from headscope.cli.streams import TERMINATED, ReaderGone, Terminated, guarded_streams, termination
 from headscope.errors import HeadscopeError, ResourceError
 
@@ -33,8 +29,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     debug = "--debug" in all_words or os.environ.get("HEADSCOPE_DEBUG", "") not in ("", "0")
     # Accepted anywhere on the line: whoever needs it has just seen an error and presses the up arrow.
     words = [word for word in all_words if word != "--debug"]
-    with guarded_streams(), termination(), noted_warnings(MemberWarning):
+    with guarded_streams(), termination():
         if debug:
+            import logging
+
             logging.basicConfig(stream=sys.stderr, format="%(name)s: %(message)s")
             logging.getLogger("headscope").setLevel(logging.INFO)
         _run(words, debug)
@@ -44,8 +42,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 def _run(words: Sequence[str], debug: bool) -> None:
     """Run one command and write all of its output; what it raises becomes a message and an exit code."""
     try:
+        with starting_line():
+            from headscope.catalogue import MemberWarning
+            from headscope.cli.app import app
         try:
-            app(words, prog_name="headscope")
+            with noted_warnings(MemberWarning):
+                app(words, prog_name="headscope")
         finally:
             sys.stdout.flush()
     except HeadscopeError as error:
@@ -68,12 +70,16 @@ def _run(words: Sequence[str], debug: bool) -> None:
 
 def _end(error: HeadscopeError, debug: bool) -> NoReturn:
     if debug:
+        import traceback
+
         traceback.print_exception(error)
     complain(error.message, error.hint)
     sys.exit(error.exit_code)
 
 
 def _end_with_bug(error: Exception, debug: bool) -> NoReturn:
+    import traceback
+
     if debug:
         traceback.print_exception(error)
     last = traceback.extract_tb(error.__traceback__)[-1]

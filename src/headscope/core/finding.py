@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from headscope.about import About
 from headscope.core.card import Card, Point, Shown, listed
 from headscope.core.figure import Figure
+from headscope.core.head_curve import HeadCurve
+from headscope.core.head_patterns import HeadPatterns
 from headscope.core.numbers import counted
 from headscope.core.ports import render_html
 from headscope.errors import UsageError
@@ -24,7 +26,9 @@ class HeadQuantity:
     """A column of a table that holds one number per head.
 
     Grids and tables of heads read it. A row counts where it equals `where`, e.g. {"quantity": "entropy_share"}. `null`
-    names the column of the null value; `notable` says which end of the scale stands out.
+    names the column of the null value; `notable` says which end of the scale stands out. `highest` and `lowest` name
+    the head at an end ("flattest", "sharpest"). `habit` says what heads with more than `habit_above` do, in the plural
+    ("look mostly at the first token").
     """
 
     key: str
@@ -36,6 +40,10 @@ class HeadQuantity:
     unit: str = ""
     scale: Literal["linear", "log"] = "linear"
     notable: Literal["high", "low", "both"] = "high"
+    highest: str = ""
+    lowest: str = ""
+    habit: str = ""
+    habit_above: float = 0.5
 
 
 @dataclass(frozen=True)
@@ -44,12 +52,18 @@ class Headline:
 
     `full` gives effect, interval, null and the number of windows. `short` has at most 20 words, one number and one
     comparison. `effect` runs from 0 (the null or the prediction itself) to 1 (as far from it as the measure can get),
-    so that statements of different lenses can be ranked; it is None where the statement compares nothing.
+    so that statements of different lenses can be ranked; it is None where the statement compares nothing. `answer` says
+    the same in a few words, `value` and `null` are its number and what that is compared with, `figure` names the figure
+    that shows it.
     """
 
     full: str
     short: str
     effect: float | None = None
+    answer: str = ""
+    value: str = ""
+    null: str = ""
+    figure: str = ""
 
     def __str__(self) -> str:
         return self.full
@@ -61,6 +75,8 @@ class Finding(Shown):
 
     Tables always have the columns stack, kind, layer, head where the row is about a head (head is null where
     the row is about a whole site). `method` says how the numbers were obtained: exact, sampled, approximated.
+    `quantities` and `curves` are numbers and curves of each head, `patterns` attention maps of each head: grids, tables
+    and pages of heads read them.
     """
 
     lens: str
@@ -75,6 +91,8 @@ class Finding(Shown):
     method: str = ""
     warnings: tuple[str, ...] = ()
     params: Mapping[str, str | int | float | bool | None] = field(default_factory=dict)
+    curves: tuple[HeadCurve, ...] = ()
+    patterns: HeadPatterns | None = None
 
     @property
     def table(self) -> pl.DataFrame:

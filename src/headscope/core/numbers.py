@@ -1,4 +1,4 @@
-"""Formats numbers alike in tables, tooltips and axes (`report.js` mirrors `cell`)."""
+"""Formats numbers alike in tables, tooltips and axes (`frontend/src/drawing/numbers.ts` mirrors `cell`)."""
 
 import math
 import re

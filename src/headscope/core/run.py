@@ -80,14 +80,14 @@ class Run(Shown):
         return Card(
             f"run on {model_line(self.model)}",
             lead=(f"{counted(len(self.findings), 'finding')}{text}",),
-            points=self._ranked_points(),
+            points=self.ranked_points(),
             end=tuple(filter(None, (self.model.weight_warning, self._whereabouts()))),
         )
 
-    def _ranked_points(self) -> tuple[Point, ...]:
+    def ranked_points(self) -> tuple[Point, ...]:
         """The largest effects first, then statements that compare nothing, then what gave no answer."""
         ranked = [
-            (_RANKS[finding.status], -_size(point.effect), point)
+            (_RANKS[finding.status], -effect_size(point.effect), point)
             for finding in self.findings.values()
             for point in finding.points()
         ]
@@ -102,6 +102,6 @@ class Run(Shown):
         return f"Stored in {self.folder}; `headscope.report(run, out=…)` writes the report."
 
 
-def _size(effect: float | None) -> float:
+def effect_size(effect: float | None) -> float:
     """An effect as a rank; one that is missing or no number is below all others."""
     return effect if effect is not None and math.isfinite(effect) else -1.0

@@ -1,10 +1,19 @@
-"""Text to run a model on: the shipped text, fetched texts, and the user's own."""
+"""Text to run a model on: the shipped text, fetched texts, and the user's own.
 
-from headscope.corpora.listing import LocatedText, TextEntry, find, texts
-from headscope.corpora.text import Text, joined, read_text, shipped_text
-from headscope.corpora.text_argument import spelled_text, text_of
-from headscope.corpora.window_choice import SPREAD, Amount, Reading, read_windows
-from headscope.corpora.windows import Windows, cut
+Names are fetched when they are used, so that texts are listed without loading torch.
+"""
+
+from typing import TYPE_CHECKING
+
+from headscope.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from headscope.corpora.amount import SPREAD, Amount
+    from headscope.corpora.listing import LocatedText, TextEntry, find, texts
+    from headscope.corpora.text import Text, joined, read_text, shipped_text
+    from headscope.corpora.text_argument import spelled_text, text_of
+    from headscope.corpora.window_choice import Reading, read_windows
+    from headscope.corpora.windows import Windows, cut
 
 __all__ = [
     "SPREAD",
@@ -24,3 +33,15 @@ __all__ = [
     "text_of",
     "texts",
 ]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "amount": "SPREAD Amount",
+        "listing": "LocatedText TextEntry find texts",
+        "text": "Text joined read_text shipped_text",
+        "text_argument": "spelled_text text_of",
+        "window_choice": "Reading read_windows",
+        "windows": "Windows cut",
+    },
+)

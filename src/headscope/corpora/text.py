@@ -110,15 +110,20 @@ def read_text(path: str | Path) -> Text:
             return Text(file.name, FileDocuments(file))
         return _decode(file_bytes(file), file.name)
     except FileNotFoundError as error:
-        raise UsageError(
-            f"the text file {file} does not exist (looked in {file.absolute().parent})",
-            hint="give the path of a UTF-8 text file, or `-` to read standard input",
-        ) from error
+        raise missing_file(file) from error
     except IsADirectoryError as error:
         raise UsageError(f"{file} is a folder, expected a text file", hint="name one file in it") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UsageError(f"the text file {file} cannot be read: {reason}") from error
+
+
+def missing_file(file: Path) -> UsageError:
+    """The error for a text file that does not exist."""
+    return UsageError(
+        f"the text file {file} does not exist (looked in {file.absolute().parent})",
+        hint="give the path of a UTF-8 text file, or `-` to read standard input",
+    )
 
 
 def documents_in(content: str) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from headscope.corpora import cached_texts
 from headscope.corpora.catalogue import SOURCES
 from headscope.corpora.splits import SPLITS, Split, checked_split, part_of, splits_of
-from headscope.corpora.text import SHIPPED, Text, documents_in, read_text, shipped_text
+from headscope.corpora.text import SHIPPED, Text, documents_in, missing_file, read_text, shipped_text
 from headscope.errors import UsageError
 from headscope.progress import Step
 
@@ -65,6 +65,21 @@ def parse_spelling(spelling: str) -> tuple[str, Split | None]:
     return (name, checked_split(split)) if is_split else (spelling, None)
 
 
+def check_spelling(spelling: str) -> None:
+    """Refuse a spelling that `spelled_text` would refuse without reading or fetching anything.
+
+    Raises:
+        UsageError: There is neither such a file nor such a name, or no such split.
+    """
+    name, _ = parse_spelling(spelling)
+    if _is_fetched(name) or (name == SHIPPED and not _is_file(name)) or name == "-":
+        return
+    if not _is_file(name) and Path(name).suffix:
+        raise missing_file(Path(name))
+    if not _is_file(name):
+        raise _unknown(name)
+
+
 def _whole(name: str, progress: Step | None) -> Text:
     if _is_fetched(name):
         return cached_texts.cached_text(SOURCES[name], progress).text
@@ -72,8 +87,12 @@ def _whole(name: str, progress: Step | None) -> Text:
         return shipped_text()
     if name == "-" or _is_file(name) or Path(name).suffix:
         return read_text(name)
+    raise _unknown(name)
+
+
+def _unknown(name: str) -> UsageError:
     near = " or ".join(difflib.get_close_matches(name, names(), n=3))
-    raise UsageError(
+    return UsageError(
         f"{name!r} is neither a text file (looked in {Path(name).absolute().parent}) nor the name of a text",
         hint=f"did you mean {near}?" if near else "`headscope data` lists the names; `-` reads standard input",
     )

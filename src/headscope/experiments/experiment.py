@@ -3,7 +3,8 @@
 An experiment runs the model itself, which a lens never does: it changes weights, writes text, compares states of the
 model. Its result is a `Finding` like a lens's, so that store, report and command line know nothing new.
 
-    check(params)                  refuses settings that make no sense, before a model is opened
+    check(params)                  refuses settings that make no sense, before a model is opened: `Params.check`
+    stages(model, params)          → the tasks that `run` will report, for the time left
     run(model, params, progress)   → Finding, TextSpec
     show(finding)                  → Display: what fits on a terminal
 
@@ -13,6 +14,7 @@ reads their types, defaults and metadata), and `COMMAND`, where the command is f
 
 import sys
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,8 +23,9 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 import polars as pl
 
 from headscope.core import About, Finding, TextSpec, read_about
+from headscope.members import check_settings
 from headscope.model.model import Model
-from headscope.progress import Step
+from headscope.progress import Stage, Step
 
 
 @runtime_checkable
@@ -68,12 +71,16 @@ class Experiment(ABC, Generic[P]):
         return read_about(Path(str(home)).with_name("about.md"))
 
     def check(self, params: P) -> None:
-        """Refuse settings that make no sense, before a model is opened.
+        """Refuse settings that make no sense, before a model is opened: `Params.check`, unless it is overridden.
 
         Raises:
             UsageError: They make no sense.
         """
-        return
+        check_settings(params)
+
+    def stages(self, model: Model, params: P) -> Sequence[Stage]:
+        """The tasks that `run` will report, in order, with their expected seconds; none where it does not know."""
+        return ()
 
     @abstractmethod
     def run(self, model: Model, params: P, progress: Step) -> tuple[Finding, TextSpec]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
 from headscope.errors import HeadscopeError, UsageError
 from headscope.experiments import command_of
-from headscope.members import Member, setting_help
+from headscope.members import Member, check_settings, setting_help
 
 if TYPE_CHECKING:
     from headscope.core import Run
@@ -126,11 +126,13 @@ def _params(member: Member, values: Mapping[str, Any], progress: Any) -> Any:
     converted = {name: _converted(name, hints[name], value) for name, value in values.items()}
     # None stands for the default, unless it is a value of its own.
     settings = {name: value for name, value in converted.items() if value is not None or _allows_none(hints[name])}
-    if settings.get("text") is not None:
-        from headscope.corpora import text_of
+    params = member.settings(**settings)
+    check_settings(params)  # before a text is fetched
+    if settings.get("text") is None:
+        return params
+    from headscope.corpora import text_of
 
-        settings["text"] = text_of(settings["text"], None if progress is None else progress.step)
-    return member.settings(**settings)
+    return dataclasses.replace(params, text=text_of(settings["text"], None if progress is None else progress.step))
 
 
 def _converted(name: str, hint: Any, value: Any) -> Any:

@@ -19,7 +19,7 @@ both.
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -32,7 +32,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headscope.attention.statistics import Request, RowStatistics
-from headscope.core import About, Figure, Headline, HeadQuantity, ModelSpec, Site, WeightSource, read_about
+from headscope.core import (
+    About,
+    Figure,
+    HeadCurve,
+    Headline,
+    HeadPatterns,
+    HeadQuantity,
+    ModelSpec,
+    Site,
+    WeightSource,
+    read_about,
+)
 from headscope.core.card import Card, Shown, listed
 from headscope.core.finding import contents
 from headscope.errors import LensError
@@ -57,7 +68,7 @@ class Measurement(Shown):
     """The numbers of a lens: tables of values with nulls or predictions, and the method.
 
     `quantities` are the columns that hold one number per head: whoever shows a model as a grid of heads reads them and
-    knows no lens by name.
+    knows no lens by name. `curves` and `patterns` are curves and attention maps of every head, for the page of a head.
     """
 
     tables: Tables
@@ -66,6 +77,8 @@ class Measurement(Shown):
     method: str = ""
     warnings: tuple[str, ...] = ()
     quantities: tuple[HeadQuantity, ...] = ()
+    curves: tuple[HeadCurve, ...] = ()
+    patterns: HeadPatterns | None = None
 
     def _card(self) -> Card:
         labels = [quantity.label for quantity in self.quantities]
@@ -104,7 +117,8 @@ class Needs:
 
     `captures` names quantities of the registry in `model/session/captures.py` (docs/captures.md lists them, with
     meaning and shape). What is `welcome` may be missing: it is captured where the family shows it, and the lens goes
-    without it elsewhere. `variants` are changed forms of the model on which the same text is run too:
+    without it elsewhere. What is for the `opening` is welcome too, of the first batch alone: what is costly and needed
+    once. `variants` are changed forms of the model on which the same text is run too:
 
     - "initialised": the same architecture, freshly initialised;
     - "without skips": no skip connection carries anything, layers give what they would add;
@@ -131,6 +145,7 @@ class Needs:
     statistics: Request | None = None
     captures: frozenset[str] = frozenset()
     welcome: frozenset[str] = frozenset()
+    opening: frozenset[str] = frozenset()
     variants: tuple[str, ...] = (AS_IS,)
     pieces: bool = False
     spelling: bool = False
@@ -143,6 +158,10 @@ class Needs:
         """Whether the model has to be run at all."""
         return self.statistics is not None or bool(self.captures)
 
+    def of_batch(self, index: int) -> "Needs":
+        """What is needed of one batch, counted from 0: what the opening asks for is welcome in the first."""
+        return replace(self, welcome=self.welcome | (frozenset() if index else self.opening), opening=frozenset())
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -150,7 +169,8 @@ class Batch:
 
     `uniform` holds the same statistics for attention that is uniform over the visible keys: the null. Padding
     is False in `real`, and rows of padding hold NaN in every statistic. `spelling` holds, for each window, the texts of
-    its first tokens (`shapes.CORNER` of them), with a blank in front where a word begins.
+    its first tokens (`shapes.CORNER` of them, in the first batch `shapes.OPENING`), with a blank in front where a word
+    begins.
 
     Where the model cannot be run in this variant, `refused` says why, and there are no tokens; what was shown of the
     variant before does not count. `made` is the name of the `MadeWindows` that the batch is of, and empty for the text.

@@ -17,7 +17,7 @@ from headscope.model.spec import describe
 from headscope.model.tracing.feed_forward import find_feed_forward
 from headscope.model.transformers.classes import model_class
 from headscope.model.transformers.library_messages import quiet
-from headscope.progress import Step
+from headscope.progress import Step, duration
 
 # What a report of the default text runs: 32 windows of this length.
 WINDOW = 512
@@ -59,7 +59,7 @@ class Look:
             "positions": f"{spec.positions}; context {spec.context or 'without limit'}",
             "weights": self.weights,
             "memory": f"about {self.memory_bytes / 2**30:.2f} GiB for a report, in float32",
-            "time": f"about {_duration(self.time_s)} for a report on the default text at {self.gigaflops:.0f} Gflop/s",
+            "time": f"about {duration(self.time_s)} for a report on the default text at {self.gigaflops:.0f} Gflop/s",
         }
         if spec.dequantised:
             rows["warning"] = spec.weight_warning
@@ -96,6 +96,11 @@ def look(what: str | Path, *, hub: bool = False, progress: Step | None = None) -
         time_s=_seconds(spec, sites, find_feed_forward(skeleton, plans).matrices, speed),
         gigaflops=speed,
     )
+
+
+def lens_seconds(spec: ModelSpec, sites: tuple[Site, ...], gigaflops: float) -> float:
+    """What all lenses together take on the default text, about; the drawing of a report is not counted."""
+    return _seconds(spec, sites, (), gigaflops) - SECONDS_OF_DRAWING
 
 
 def measured_speed(size: int = 768, seconds: float = 0.2) -> float:
@@ -157,13 +162,3 @@ def _spectrum(rows: int, columns: int) -> float:
     """A Gram matrix of the smaller side and its eigenvalues, in float64, which runs at half the speed."""
     p, n = min(rows, columns), max(rows, columns)
     return 2.0 * n * p**2 + 6.0 * p**3
-
-
-def _duration(seconds: float) -> str:
-    return (
-        f"{seconds:.0f} s"
-        if seconds < 90
-        else f"{seconds / 60:.0f} min"
-        if seconds < 5400
-        else f"{seconds / 3600:.1f} h"
-    )

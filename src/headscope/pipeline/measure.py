@@ -10,11 +10,14 @@ from headscope.core import Finding, Run
 from headscope.corpora import Amount, Text, Windows, text_of
 from headscope.errors import LensError, UsageError
 from headscope.lenses.lens import AnyLens, Needs
+from headscope.model.devices import device_named
+from headscope.model.sources.names import check_name
 from headscope.pipeline.fold import Fold
 from headscope.pipeline.made_windows import check_request
 from headscope.pipeline.outcome import answer, failed_finding, not_applicable
 from headscope.pipeline.questions import LensPlan, Question, questions
 from headscope.pipeline.resume import Circumstances, Keeper
+from headscope.pipeline.stages import lens_task, plan_stages
 from headscope.pipeline.subject import Subject, is_source, open_subject, windows_of
 from headscope.pipeline.text_pass import VARIANTS, observe
 from headscope.pipeline.threads import fitting_threads
@@ -63,11 +66,15 @@ def measure(
         CheckpointError: The model cannot be opened or its weights are not finite.
     """
     questions_asked, amount = questions(lenses, params), Amount(first_tokens, all_windows)
-    # What may be wrong with the arguments is looked at before a model is opened, which can take a minute.
-    source_text = text_of(text)
+    listener = progress or Silent()
+    # What may be wrong with the arguments is looked at before anything is fetched or opened, which can take minutes.
     if out is not None:
         check_folder(Path(out))
-    listener = progress or Silent()
+    if device is not None:
+        device_named(device)
+    if is_source(what):
+        check_name(what, hub=hub)
+    source_text = text_of(text, listener.step)
     subject = _open(what, questions_asked, device, hub=hub, seed=seed, progress=listener)
     plans, findings = _plans(questions_asked, subject)
     windows, text_spec = None, None
@@ -93,6 +100,8 @@ def _open(
     """The model, or its weights alone where no lens wants to see it run."""
     needs = (_needs(question) for question in questions_asked)
     has_to_run = any(need.text for need in needs if isinstance(need, Needs))
+    if is_source(model):
+        progress.step(f"opening {model}", 0, 1)
     if is_source(model) and not has_to_run:
         return open_subject(model, run=False, hub=hub, seed=seed, progress=progress)
     return open_subject(model, run=True, hub=hub, seed=seed, progress=progress, device=device)
@@ -115,13 +124,20 @@ def _answers(
     reading = [fold for fold in folds if not fold.plan.needs.text]
     # Senseless parameters are refused before any of the work.
     watching = [fold.started(subject, windows) for fold in folds if fold.plan.needs.text]
-    for done, fold in enumerate(reading):
-        progress.step(f"reading weights: {fold.name}", done, len(reading))
+    plan_stages(progress, folds, subject, windows)
+    names = [fold.name for fold in (*reading, *watching)]
+
+    def keep_answer(fold: Fold) -> None:
+        progress.step(lens_task(fold.name, names), 0, 1)
         findings[fold.name] = keeper.keep(fold.plan, answer(fold, subject))
+        progress.step(lens_task(fold.name, names), 1, 1)
+
+    for fold in reading:
+        keep_answer(fold)
     if watching:
         observe(subject, windows, watching, progress)
     for fold in watching:
-        findings[fold.name] = keeper.keep(fold.plan, answer(fold, subject))
+        keep_answer(fold)
     return findings
 
 

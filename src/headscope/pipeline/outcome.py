@@ -49,6 +49,8 @@ def finding_of(question: Question, measurement: Measurement) -> Finding:
         method=measurement.method,
         warnings=measurement.warnings,
         params=question.stated_params(),
+        curves=measurement.curves,
+        patterns=measurement.patterns,
     )
 
 

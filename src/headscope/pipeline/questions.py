@@ -9,6 +9,7 @@ from headscope.errors import UsageError
 from headscope.lenses import lens_members, lens_named
 from headscope.lenses import lenses as every_lens
 from headscope.lenses.lens import AnyLens, Lens, Needs
+from headscope.members import check_settings
 
 Scalar = str | int | float | bool | None
 
@@ -69,6 +70,7 @@ def _params(lens: Lens[Any], params: Any) -> Any:
     if params is None:
         return lens.params()
     if isinstance(params, lens.params):
+        check_settings(params)
         return params
     field_names = {field.name for field in dataclasses.fields(lens.params)}
     if not isinstance(params, Mapping) or params.keys() - field_names:
@@ -76,7 +78,9 @@ def _params(lens: Lens[Any], params: Any) -> Any:
             f"lens {lens.name!r} cannot take {params!r}",
             hint=f"its parameters are {', '.join(sorted(field_names)) or 'none'}; give a dictionary of them",
         )
-    return lens.params(**params)
+    settings = lens.params(**params)
+    check_settings(settings)
+    return settings
 
 
 def _scalar(value: Any) -> Scalar:

@@ -77,7 +77,7 @@ def windows_of(
     def tokens() -> Iterator[list[int]]:
         n_documents = len(text.documents)
         for done, parts in enumerate(text.streams()):
-            listener.step("tokenising the text", done, n_documents)
+            listener.step("tokenising the text, document", done, n_documents)
             yield from token_pieces(tokenizer, parts, surroundings)
 
     limit = min(length, subject.spec.context or length)

@@ -20,9 +20,10 @@ from headscope.model.token_spelling import spelled_tokens
 from headscope.pipeline.fold import Fold, log
 from headscope.pipeline.readings import Reading, readings_of
 from headscope.pipeline.site_assembly import STATISTICS, SiteAssembly, expected_parts
+from headscope.pipeline.stages import run_task
 from headscope.pipeline.subject import Subject
 from headscope.progress import Progress, Silent
-from headscope.shapes import CORNER
+from headscope.shapes import CORNER, OPENING
 
 Spelling = tuple[tuple[str, ...], ...]  # the texts of the first tokens of each window
 
@@ -58,6 +59,7 @@ def union(needs: Sequence[Needs]) -> Needs:
         statistics=reduce(Request.union, requests) if requests else None,
         captures=frozenset().union(*(need.captures for need in needs)),
         welcome=frozenset().union(*(need.welcome for need in needs)),
+        opening=frozenset().union(*(need.opening for need in needs)),
         variants=tuple(sorted(variants, key=lambda variant: variant != AS_IS)),
         pieces=all(need.pieces for need in needs),
         spelling=any(need.spelling for need in needs),
@@ -152,26 +154,39 @@ def _read(model: Any, variant: str, reading: Reading, progress: Progress) -> Non
     batches = reading.windows.batches(batch_size(model.sites, reading.windows.length))
     ends = [_batches_needed(batches, variant, reading.made_name, fold.plan.needs) for fold in reading.folds]
     needs = union([fold.plan.needs for fold in reading.folds])
-    spells = needs.spelling and model.tokenizer is not None
-    batches_to_run = batches[: max(ends)]
     label = _label(variant, reading.made_name)
-    # A session of its own: what only the lenses of another reading ask for is not recorded.
-    with model.session() as session:
-        recorder = _Recorder(model.sites, session, needs)
-        progress.step(label, 0, len(batches_to_run))
-        for done, tokens in enumerate(batches_to_run):
-            blank = Batch(variant, tokens, torch.ones_like(tokens, dtype=torch.bool), made=reading.made_name)
-            viewers = [fold for fold, end in zip(reading.folds, ends, strict=True) if done < end]
-            _show(recorder, replace(blank, spelling=_spelling(model, tokens) if spells else ()), viewers)
-            progress.step(label, done + 1, len(batches_to_run))
-            if all(fold.error is not None for fold in reading.folds):
-                break
+    progress.step(label, 0, max(ends))
+    for indices in _sittings(max(ends), needs):
+        # A session of its own: what only the lenses of another reading ask for is not recorded.
+        with model.session() as session:
+            recorder = _Recorder(model.sites, session, needs.of_batch(indices.start))
+            for index in indices:
+                viewers = [fold for fold, end in zip(reading.folds, ends, strict=True) if index < end]
+                blank = _blank(model, variant, reading.made_name, batches[index], index, spells=needs.spelling)
+                _show(recorder, blank, [(fold, fold.plan.needs.of_batch(index)) for fold in viewers])
+                progress.step(label, index + 1, max(ends))
+                if all(fold.error is not None for fold in reading.folds):
+                    return
+
+
+def _sittings(n_batches: int, needs: Needs) -> tuple[range, ...]:
+    """The batches that share a session: the first is alone where it needs more than the others."""
+    return (range(1), range(1, n_batches)) if needs.opening and n_batches > 1 else (range(n_batches),)
+
+
+def _blank(
+    model: Any, variant: str, made_name: str, tokens: Int[Tensor, "batch tokens"], index: int, *, spells: bool
+) -> Batch:
+    """A batch with its tokens and their spelling, before the forward."""
+    size = CORNER if index else OPENING
+    spelling = _spelling(model, tokens[:, :size]) if spells and model.tokenizer is not None else ()
+    real = torch.ones_like(tokens, dtype=torch.bool)
+    return Batch(variant, tokens, real, spelling=spelling, made=made_name)
 
 
 def _label(variant: str, made_name: str) -> str:
     """What is being done, for whoever waits."""
-    windows = f"the windows {made_name!r}" if made_name else "the text"
-    return f"running {windows}" if variant == AS_IS else f"running {windows}, model {variant}"
+    return run_task(variant, made_name)
 
 
 def _batches_needed(batches: Sequence[Int[Tensor, "_ _"]], variant: str, made_name: str, needs: Needs) -> int:
@@ -198,7 +213,8 @@ class _Recorder:
         return SiteAssembly(expected_parts(self._sites, names, places), piecewise=needs.pieces)
 
     def _captures(self, needs: Needs) -> frozenset[str]:
-        return needs.captures | needs.welcome.intersection(self.session.shown)
+        shown = self.session.shown
+        return needs.captures | {name for name in needs.welcome if name.partition(":")[0] in shown}
 
     def piece(self, blank: Batch, *, over: bool) -> Batch:
         """The batch with what the forward has shown since the last piece."""
@@ -216,21 +232,21 @@ class _Recorder:
         return replace(blank, statistics=statistics, uniform=uniform, captures=captures)
 
 
-def _show(recorder: _Recorder, blank: Batch, viewers: Sequence[Fold]) -> None:
+def _show(recorder: _Recorder, blank: Batch, viewers: Sequence[tuple[Fold, Needs]]) -> None:
     """One forward: site by site for those who take pieces, the whole for the others.
 
     A lens is handed what it needs and nothing that only others need: it cannot tell whether it is alone.
     """
-    assemblies = [(fold, recorder.assembly(fold.plan.needs)) for fold in viewers if fold.error is None]
+    assemblies = [(fold, needs, recorder.assembly(needs)) for fold, needs in viewers if fold.error is None]
 
     def hand_over(*, over: bool = False) -> None:
         piece = recorder.piece(blank, over=over)
-        for fold, assembly in assemblies:
-            batch = assembly.add(restricted(piece, fold.plan.needs), over=over)
+        for fold, needs, assembly in assemblies:
+            batch = assembly.add(restricted(piece, needs), over=over)
             if batch is not None:
                 fold.update(batch)
 
-    if any(fold.plan.needs.pieces for fold in viewers):
+    if any(needs.pieces for _, needs in viewers):
         recorder.session.run(blank.tokens, head=False, each=hand_over)
     else:
         recorder.session.run(blank.tokens, head=False)
@@ -256,7 +272,7 @@ def _requested(rows: Mapping[Site, RowStatistics], request: Request | None) -> d
 
 
 def _spelling(model: Any, tokens: Int[Tensor, "batch tokens"]) -> Spelling:
-    return tuple(spelled_tokens(model.tokenizer, window[:CORNER].tolist()) for window in tokens)
+    return tuple(spelled_tokens(model.tokenizer, window.tolist()) for window in tokens)
 
 
 @contextmanager

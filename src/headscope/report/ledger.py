@@ -6,11 +6,11 @@ from pathlib import Path
 from headscope.core import MEANINGS, Comparison, Entry, Evidence, Ledger
 from headscope.core.html_text import escape
 from headscope.core.numbers import number
+from headscope.report.figure_element import figures, slug
 from headscope.report.files import write_bytes
 from headscope.report.formula import formula
 from headscope.report.markup import paragraphs, sentence
 from headscope.report.page import document
-from headscope.report.section import figures, slug
 
 
 def ledger_html(ledger: Ledger) -> str:

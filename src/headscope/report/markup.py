@@ -32,6 +32,11 @@ def paragraphs(text: str) -> str:
     return "".join(f"<p>{sentence(' '.join(part.split()))}</p>" for part in re.split(r"\n\s*\n", text.strip()) if part)
 
 
+def inline_formulas(text: str) -> list[str]:
+    """The formulas in prose, without their dollars."""
+    return [match["tex"] for match in _MARKUP.finditer(text) if match["tex"]]
+
+
 def _mark_up(match: re.Match[str]) -> str:
     if match["tex"]:
         return formula(match["tex"])

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+from collections.abc import Mapping
 from dataclasses import is_dataclass
 from functools import cache
 from importlib import resources
@@ -11,11 +12,18 @@ import numpy as np
 
 from headscope.core import Figure, Finding, Run
 from headscope.core.html_text import escape
-from headscope.report.draw.palette import declarations, night, paper
+from headscope.report import bundle
+from headscope.report.colours import variables
+from headscope.report.contents import contents
+from headscope.report.figure_element import figures, slug
 from headscope.report.files import write_bytes
-from headscope.report.markup import sentence
+from headscope.report.formula import with_shared_glyphs
+from headscope.report.head_choice import extremes
+from headscope.report.head_grid import HeadGrid, head_grid
 from headscope.report.model_card import card
-from headscope.report.section import anchor, figures, section, slug
+from headscope.report.overview import cards, front, heads_section, overview, verdicts
+from headscope.report.page_data import atlas_json, data_script, head_patterns, patterns_json, search_json
+from headscope.report.section import anchor, section
 
 _ICON = (
     "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 8 8'><path fill='%23440154' d='M0 0h8v8H0z'/>"
@@ -31,14 +39,55 @@ def render(run: Run, *, ledger: bool = False) -> str:
 
     The same run gives the same bytes. With `ledger` the page links to the ledger of claims in the same folder.
     """
-    title = f"Attention of {run.model.name}"
-    sections = "\n".join(section(finding, run.model.weight_warning) for finding in run.findings.values())
-    return document(title, f"{_front(run, title)}\n{_contents(run)}\n{sections}\n{_footer(ledger)}")
+    grid = head_grid(run)
+    ends = extremes(grid)
+    parts = {
+        "overview": ("Overview", overview(run, grid)),
+        "ends": ("Heads at the ends", cards(grid, ends)),
+        "verdicts": ("One answer per lens", verdicts(run, grid)),
+        "heads": ("All heads", heads_section(grid)),
+    }
+    body = [
+        front(run, grid),
+        parts["overview"][1],
+        contents(run, [*((id_, title) for id_, (title, html) in parts.items() if html), _PROVENANCE]),
+        *(html for id_, (_, html) in parts.items() if id_ != "overview"),
+        *(section(finding, run.model.weight_warning) for finding in run.findings.values()),
+        _provenance(run),
+        _footer(ledger),
+        _data(run, grid, ends),
+    ]
+    return document(_title(run), "\n".join(part for part in body if part))
+
+
+_PROVENANCE = ("provenance", "Provenance")
+
+
+def _title(run: Run) -> str:
+    """The name of the page: of what it is about, where that is one thing."""
+    (*_, last) = (finding.about.title for finding in run.findings.values()) if run.findings else ("Attention",)
+    return f"{last if len(run.findings) == 1 else 'Attention'} of {run.model.name}"
+
+
+def _provenance(run: Run) -> str:
+    id_, title = _PROVENANCE
+    summary = f"<summary>{title}: model, text, versions, hashes</summary>"
+    return f'<section id="{id_}"><details>{summary}{card(run)}</details></section>'
+
+
+def _data(run: Run, grid: HeadGrid, ends: Mapping[int, object]) -> str:
+    """What the script reads: all heads, their patterns, and what a search finds."""
+    scripts = [data_script("lenses", search_json(run, {name: anchor(f) for name, f in run.findings.items()}))]
+    if grid.columns or head_patterns(run) is not None:
+        scripts.append(data_script("atlas", atlas_json(run, grid)))
+    if (patterns := head_patterns(run)) is not None:
+        scripts.append(data_script("patterns", patterns_json(patterns, grid, list(ends))))
+    return "".join(scripts)
 
 
 def document(title: str, body: str) -> str:
     """A self-contained page in the style of the report, with its own script."""
-    script = _asset("report.js")
+    script = bundle.script()
     return (
         "<!doctype html>\n"
         '<html lang="en"><head><meta charset="utf-8">'
@@ -47,7 +96,7 @@ def document(title: str, body: str) -> str:
         '<meta name="color-scheme" content="light dark"><meta name="generator" content="headscope">'
         f'<title>{escape(title)}</title><link rel="icon" href="data:image/svg+xml,{_ICON}">'
         f'<style>{style()}</style></head>\n<body class="headscope page">\n'
-        f"<main>\n{body}</main>\n<script>{script}</script>\n</body></html>\n"
+        f"<main>\n{with_shared_glyphs(body)}</main>\n<script>{script}</script>\n</body></html>\n"
     )
 
 
@@ -59,8 +108,8 @@ def write(run: Run, path: str | Path) -> Path:
 
 
 def finding_html(finding: Finding) -> str:
-    """A finding's section for a notebook, its headlines first: no script, and a style limited to it."""
-    return _fragment(section(finding, script=False, prefix=_prefix(finding), conclusions=_conclusions(finding)))
+    """A finding's section for a notebook: no script, and a style limited to it."""
+    return _fragment(section(finding, script=False, prefix=_prefix(finding)))
 
 
 def figure_html(figure: Figure) -> str:
@@ -78,65 +127,7 @@ def notebook_html(finding_or_figure: Finding | Figure) -> str:
 @cache
 def style() -> str:
     """The style sheet with light and dark colours."""
-    dark = declarations(night(), beyond=paper())
-    return (
-        f".headscope{{{declarations(paper())}}}"
-        f"@media screen and (prefers-color-scheme:dark){{.headscope:not(.light){{{dark}}}}}\n"
-        f"{_asset('style.css')}"
-    )
-
-
-def _front(run: Run, title: str) -> str:
-    return (
-        f'<header><p class="kicker">headscope report</p><h1>{escape(title)}</h1>{card(run)}</header>'
-        f'<section id="findings"><h2>What was found</h2>{_headlines(run)}</section>'
-    )
-
-
-def _headlines(run: Run) -> str:
-    """The headlines, each linked to its section."""
-    items = []
-    for finding in run.findings.values():
-        name = f"<b>{escape(finding.lens)}</b>"
-        for index, text in enumerate(_headline_texts(finding)):
-            body = f'<a href="#{anchor(finding)}">{sentence(text)}</a>'
-            kind = f"{finding.status.replace(' ', '-')}{'' if index else ' first'}"
-            items.append(f'<li class="{kind}">{"<b></b>" if index else name}{body}</li>')
-    return f'<ul class="headlines">{"".join(items)}</ul>' if items else "<p>No lens was run.</p>"
-
-
-def _conclusions(finding: Finding) -> str:
-    """The headlines of one finding in short, each with its effect."""
-    items = (
-        f'<li class="first"><b>{"" if headline.effect is None else f"effect {headline.effect:.2f}"}</b>'
-        f"<span>{sentence(headline.short)}</span></li>"
-        for headline in finding.headlines
-    )
-    return f'<ul class="headlines">{"".join(items)}</ul>' if finding.headlines else ""
-
-
-def _headline_texts(finding: Finding) -> tuple[str, ...]:
-    if finding.status == "ok":
-        return tuple(headline.full for headline in finding.headlines) or (finding.about.question,)
-    return (f"{finding.status.capitalize()}: {finding.reason or 'no reason was given'}",)
-
-
-def _contents(run: Run) -> str:
-    lenses = "".join(
-        f"<li>{_link(anchor(finding), finding.about.title)}{_figure_links(finding)}</li>"
-        for finding in run.findings.values()
-    )
-    first = _link("findings", "What was found")
-    return f'<nav aria-label="Contents"><h2>Contents</h2><ol><li>{first}</li>{lenses}</ol></nav>'
-
-
-def _figure_links(finding: Finding) -> str:
-    links = (_link(f"{anchor(finding)}-{i}", figure.title) for i, figure in enumerate(finding.figures))
-    return f"<ol>{''.join(f'<li>{link}</li>' for link in links)}</ol>" if finding.figures else ""
-
-
-def _link(id_: str, title: str) -> str:
-    return f'<a href="#{id_}">{sentence(title)}</a>'
+    return f"{variables()}{_asset('style.css')}\n{_asset('figures.css')}"
 
 
 def _footer(ledger: bool) -> str:

@@ -1,21 +1,13 @@
-"""The section of one finding: prose, figures, tables, method, warnings."""
+"""The section of one finding: the answer and its figure first, then the rest, then what explains it."""
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Mapping
 
-from headscope.core import About, Figure, Finding
+from headscope.core import About, Finding, Headline
 from headscope.core.html_text import escape
-from headscope.report.draw.figure import page_svg
+from headscope.report.figure_element import figure_element, slug
 from headscope.report.formula import formula
 from headscope.report.markup import paragraphs, sentence
 from headscope.report.table import table
-
-Draw = Callable[[Figure, str], str]
-_HALF = 450  # pixels; drawings up to this width share a row
-_BUTTONS = (
-    '<p class="tools"><button class="svg" aria-label="Save this figure as SVG">Save SVG</button>'
-    '<button class="png" aria-label="Save this figure as PNG">Save PNG</button></p>'
-)
 
 
 def anchor(finding: Finding) -> str:
@@ -23,32 +15,46 @@ def anchor(finding: Finding) -> str:
     return f"lens-{slug(finding.lens)}"
 
 
-def slug(text: str) -> str:
-    """`text` in a form that is valid in an id or a file name."""
-    return re.sub(r"[^a-zA-Z0-9_-]+", "-", text).strip("-") or "x"
+def figure_anchor(finding: Finding, name: str) -> str:
+    """The id of a figure of a finding, by its name; of its key figure where there is none of that name."""
+    places = {figure.name: place for place, figure in enumerate(finding.figures)}
+    return f"{anchor(finding)}-{places.get(name, key_figure(finding))}"
 
 
-def section(finding: Finding, warning: str = "", script: bool = True, prefix: str = "", conclusions: str = "") -> str:
+def key_figure(finding: Finding) -> int:
+    """The place of the figure that shows the answer, or the first."""
+    names = [figure.name for figure in finding.figures]
+    headline = answering(finding)
+    return names.index(headline.figure) if headline is not None and headline.figure in names else 0
+
+
+def answering(finding: Finding) -> Headline | None:
+    """The headline that answers the question: the first with an answer in a few words, or the first."""
+    return next((headline for headline in finding.headlines if headline.answer), next(iter(finding.headlines), None))
+
+
+def section(finding: Finding, weight_warning: str = "", script: bool = True, prefix: str = "") -> str:
     """A finding as a section.
 
-    `warning` must appear with every number of this model. `conclusions` follow the question.
+    The page says `weight_warning` once for all sections, so that no section repeats it.
     """
-    about = finding.about
-    name = prefix + anchor(finding)
+    about, name = finding.about, prefix + anchor(finding)
+    key, others = _figures(finding, name, script)
     parts = [
-        f'<h2>{escape(about.title)} <span class="lens">{escape(finding.lens)}</span></h2>',
+        f'<h2>{escape(about.title)} <span class="lens">{escape(finding.lens)}</span>{_copy_link(name, script)}</h2>',
         f'<p class="question">{sentence(about.question)}</p>',
         _status(finding),
-        conclusions,
-        _part("Definition", paragraphs(about.definition) + _formulas(about)),
-        _part("How to read it", paragraphs(about.reading)),
-        "".join(f'<p class="warning">{sentence(text)}</p>' for text in _warnings(finding, warning)),
-        figures(finding.figures, name, slug(finding.lens), script),
-        "".join(_table(finding, key, script) for key, rows in finding.tables.items() if rows.height),
-        _part("Method", _method(finding)),
-        _part("Reference", paragraphs(about.reference)),
-    ]  # fmt: skip
-    return f'<section id="{name}" class="{finding.status.replace(" ", "-")}">{"".join(parts)}</section>'
+        f'<div class="answer">{_answers(finding)}{key}</div>',
+        "".join(f'<p class="warning">{sentence(text)}</p>' for text in finding.warnings if text != weight_warning),
+        others,
+        "".join(_tables(finding, name, script)),
+        _explanations(finding),
+    ]
+    return f'<section id="{name}" class="lens-section {finding.status.replace(" ", "-")}">{"".join(parts)}</section>'
+
+
+def _copy_link(name: str, script: bool) -> str:
+    return f'<a class="copy" href="#{name}" aria-label="Link to this section">#</a>' if script else ""
 
 
 def _status(finding: Finding) -> str:
@@ -62,17 +68,64 @@ def _note(summary: str, reason: object) -> str:
     return f'<div class="status" role="note"><b>{escape(summary)}.</b> {escape(reason)}</div>'
 
 
+def _answers(finding: Finding) -> str:
+    """The sentences in full, each with its effect."""
+    items = (
+        f"<li><p>{sentence(headline.full)}</p>"
+        f"{'' if headline.effect is None else f'<small>effect {headline.effect:.2f}</small>'}</li>"
+        for headline in finding.headlines
+    )
+    return f'<ul class="answers">{"".join(items)}</ul>' if finding.headlines else ""
+
+
+def _figures(finding: Finding, name: str, script: bool) -> tuple[str, str]:
+    """The key figure, and the others side by side."""
+    key, file = key_figure(finding), slug(finding.lens)
+    elements = [
+        figure_element(figure, f"{name}-{place}", f"{file}-{slug(figure.name)}", script)
+        for place, figure in enumerate(finding.figures)
+    ]
+    if not elements:
+        return "", ""
+    others = "".join(element for place, element in enumerate(elements) if place != key)
+    rest = f'<div class="figures">{others}</div>' if others else ""
+    return f'<div class="figures key">{elements[key]}</div>', rest
+
+
+def _tables(finding: Finding, name: str, script: bool) -> Iterator[str]:
+    for key, rows in finding.tables.items():
+        if not rows.height:
+            continue
+        try:
+            yield table(
+                key,
+                rows,
+                finding.about.columns,
+                quantities=finding.quantities,
+                lens=finding.lens,
+                id_=f"{name}-table-{slug(key)}",
+                script=script,
+            )
+        except Exception as error:  # noqa: BLE001 - one broken table must not cost the reader the rest of the page
+            yield _note(f"The table {key} could not be shown", f"{type(error).__name__}: {error}")
+
+
+def _explanations(finding: Finding) -> str:
+    """What explains the numbers, folded; on paper it is open."""
+    about = finding.about
+    parts = (
+        ("How to read it", paragraphs(about.reading)),
+        ("Definition", paragraphs(about.definition) + _formulas(about)),
+        ("Method", _method(finding)),
+        ("Columns of the tables", _glossary(about.columns, finding)),
+        ("Reference", paragraphs(about.reference)),
+    )
+    details = (f"<details><summary>{title}</summary><div>{body}</div></details>" for title, body in parts if body)
+    return f'<div class="explanations">{"".join(details)}</div>'
+
+
 def _formulas(about: About) -> str:
     return "".join(formula(tex, display=True) for tex in about.formulas)
-
-
-def _part(title: str, body: str) -> str:
-    return f'<div class="part"><h3>{title}</h3><div>{body}</div></div>' if body else ""
-
-
-def _warnings(finding: Finding, warning: str) -> tuple[str, ...]:
-    missing = warning and finding.status == "ok" and warning not in finding.warnings
-    return (warning, *finding.warnings) if missing else finding.warnings
 
 
 def _method(finding: Finding) -> str:
@@ -80,39 +133,11 @@ def _method(finding: Finding) -> str:
     return paragraphs(finding.method) + (f"<p>Parameters: <code>{escape(params)}</code></p>" if params else "")
 
 
-def figures(figures: Sequence[Figure], name: str, file: str, script: bool = True) -> str:
-    """Drawings side by side.
-
-    Their ids begin with `name`, the names of their files with `file`.
-    """
-    drawings = (
-        _figure(figure, f"{name}-{i}", f"{file}-{slug(figure.name)}", script) for i, figure in enumerate(figures)
+def _glossary(glossary: Mapping[str, str], finding: Finding) -> str:
+    columns = {column for frame in finding.tables.values() for column in frame.columns}
+    entries = "".join(
+        f"<dt>{escape(names)}</dt><dd>{sentence(meaning)}</dd>"
+        for names, meaning in glossary.items()
+        if any(name.strip() in columns for name in names.split(","))
     )
-    return f'<div class="figures">{"".join(drawings)}</div>' if figures else ""
-
-
-def _figure(figure: Figure, prefix: str, file: str, script: bool) -> str:
-    try:
-        drawing = page_svg(figure, f"{prefix}-")
-    except Exception as error:  # noqa: BLE001 - one broken figure must not cost the reader the rest of the page
-        drawing = _note("This figure could not be drawn", f"{type(error).__name__}: {error}")
-        script = False
-    return (
-        f'<figure id="{prefix}" class="{_width(drawing)}" data-file="{escape(file)}">'
-        f'<div class="drawing">{drawing}</div>'
-        f"<figcaption><b>{sentence(figure.title)}.</b> {sentence(figure.caption)}</figcaption>"
-        f"{_BUTTONS if script else ''}</figure>"
-    )
-
-
-def _width(drawing: str) -> str:
-    """Whether a drawing has its own row or shares it."""
-    match = re.match(r'<svg[^>]* width="(\d+)"', drawing)
-    return "wide" if match and int(match[1]) > _HALF else "half"
-
-
-def _table(finding: Finding, key: str, script: bool) -> str:
-    try:
-        return table(key, finding.tables[key], finding.about.columns, script)
-    except Exception as error:  # noqa: BLE001 - as above
-        return _note(f"The table {key} could not be shown", f"{type(error).__name__}: {error}")
+    return f'<dl class="glossary">{entries}</dl>' if entries else ""

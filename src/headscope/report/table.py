@@ -1,161 +1,162 @@
-"""Tables: the first rows as HTML, and all rows as data for the script.
+"""A table in a page: its first rows and columns as HTML, and all of it as data for the script.
 
-So the first rows print and need no script.
+So the first rows print and need no script. The run folder holds the long form, with a row for each number.
 """
 
-import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
+from headscope.core import HeadQuantity
 from headscope.core.html_text import escape
-from headscope.core.numbers import cell, count, decimals, visible
+from headscope.core.numbers import cell, count, counted, number
 from headscope.report.markup import sentence
+from headscope.report.page_data import data_script, number_json, numbers_json
+from headscope.report.wide_table import WideColumn, WideTable, wide_table
 
-ROWS_SHOWN = 12
-_LONG = 44  # characters; longer text wraps in a wide column (report.js has the same number)
-_EXACT = 8  # significant digits kept in the page; the run folder holds all of them
-_JSON_ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&"}  # json itself escapes everything beyond ASCII
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column and its format: words unchanged, numbers with `digits` decimals."""
-
-    name: str
-    values: list[Any]
-    is_number: bool
-    digits: int | None
-    is_constant: bool
-    meaning: str
-
-    def cell_text(self, row: int) -> str:
-        """The text of one cell."""
-        value = self.values[row]
-        if self.is_number:
-            return cell(value, self.digits)
-        return "–" if value is None else visible(str(value))
+ROWS = 12
+COLUMNS = 7  # columns of numbers that fit on a sheet of paper
+_FEW = 4  # rows or columns more are no reason to cut
+_LONG = 44  # characters; longer text wraps in a wide column (`tables/table.ts` has the same number)
 
 
-def table(name: str, frame: pl.DataFrame, glossary: Mapping[str, str], script: bool = True) -> str:
-    """The first rows and the meaning of the columns.
+def table(
+    name: str,
+    frame: pl.DataFrame,
+    glossary: Mapping[str, str],
+    *,
+    quantities: Sequence[HeadQuantity] = (),
+    lens: str = "",
+    id_: str = "",
+    script: bool = True,
+) -> str:
+    """The wide form of a stored table.
 
-    With `script` also the data to sort, filter and download.
+    With `script` and an id also the data to sort, filter and download.
     """
-    meanings = _meanings(glossary)
-    columns = [_column(series, meanings) for series in frame.get_columns()]
-    visible = [column for column in columns if not column.is_constant]
-    n_rows = min(frame.height, ROWS_SHOWN if frame.height > ROWS_SHOWN + 4 else ROWS_SHOWN + 4)
+    return table_element(wide_table(name, frame, glossary, quantities), lens=lens, id_=id_, script=script)
+
+
+def table_element(wide: WideTable, *, lens: str = "", id_: str = "", script: bool = True) -> str:
+    """A wide table: caption, first rows and columns, tools, data."""
+    has_script = script and bool(id_)
+    n_rows, n_columns = _shown(len(wide.labels), ROWS), _shown(len(wide.columns), COLUMNS)
+    columns = wide.columns[:n_columns]
+    headings = _corner(wide, has_script) + "".join(_heading(column, has_script) for column in columns)
+    names = f'class="table" data-table="{id_}" id="{id_}" data-name="{escape(_file(lens, wide.name))}"'
     return (
-        f'<div class="table" data-name="{escape(name)}">'
-        f'<p class="caption">{_caption(name, frame.height, columns)}</p>'
-        f'<div class="scroll"><table aria-label="{escape(name)}">'
-        f"<thead><tr>{''.join(_heading(column, script) for column in visible)}</tr></thead>"
-        f"<tbody>{_rows(visible, n_rows)}</tbody></table></div>"
-        f"{_tools(frame.height, n_rows, script)}{_glossary(frame.columns, glossary)}"
-        f"{_data(columns, n_rows) if script else ''}</div>"
+        f"<div {names if has_script else 'class=table'}>"
+        f'<p class="caption">{_caption(wide, lens)}</p>'
+        f'<div class="scroll" tabindex="0" role="region" aria-label="Table {escape(wide.name)}"><table>'
+        f"<thead><tr>{headings}</tr></thead>"
+        f"<tbody>{_rows(wide, columns, n_rows)}</tbody></table></div>"
+        f"{_tools(wide, n_rows, n_columns, has_script)}"
+        f"{data_script(id_, table_json(wide, n_rows, n_columns)) if has_script else ''}</div>"
     )
 
 
-def json_for_html(data: object) -> str:
-    """JSON that is safe inside a `<script>` element."""
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    return text.translate(_JSON_ESCAPES)
+def _shown(total: int, most: int) -> int:
+    return total if total <= most + _FEW else most
 
 
-def _column(series: pl.Series, meanings: Mapping[str, str]) -> Column:
-    is_number = series.dtype.is_numeric()
-    values = series.to_list()
-    digits = decimals(float(value) for value in values if value is not None) if is_number else None
-    is_constant = len(values) > 1 and series.n_unique() == 1 and (not is_number or values[0] is None)
-    return Column(series.name, values, is_number, digits, is_constant, meanings.get(series.name, ""))
+def table_json(wide: WideTable, n_rows: int, n_columns: int) -> dict[str, Any]:
+    """All rows and columns for the script."""
+    return {
+        "rows": n_rows,
+        "shown": n_columns,
+        "heads": wide.of_heads,
+        "labels": wide.labels if any(wide.labels) else None,
+        "columns": [_column_json(column) for column in wide.columns],
+    }
 
 
-def _meanings(glossary: Mapping[str, str]) -> dict[str, str]:
-    """The meaning of each column.
-
-    One entry of the glossary may describe several: `layer, head`.
-    """
-    return {name.strip(): meaning for names, meaning in glossary.items() for name in names.split(",")}
-
-
-def _caption(name: str, height: int, columns: Sequence[Column]) -> str:
-    same = ", ".join(
-        f"{column.name} {column.values[0]}" for column in columns if column.is_constant and column.values[0] is not None
+def _column_json(column: WideColumn) -> dict[str, Any]:
+    entry: dict[str, Any] = {"label": column.label, "number": column.is_number}
+    if not column.is_number:
+        return entry | {"values": [None if value is None else str(value) for value in column.values]}
+    entry |= {"digits": column.digits, "values": numbers_json(column.values)}
+    optional = {"unit": column.unit, "null": number_json(column.null), "meaning": column.meaning}
+    arrays = {"nulls": column.nulls, "low": column.low, "high": column.high}
+    return (
+        entry
+        | {key: text for key, text in optional.items() if text not in ("", None)}
+        | {key: numbers_json(values) for key, values in arrays.items() if values is not None}
     )
-    size = f"{count(height)} {'row' if height == 1 else 'rows'}"
-    return f"<b>Table {escape(name)}</b>, {size}" + (f"; in all of them {escape(same)}" if same else "")
 
 
-def _heading(column: Column, script: bool) -> str:
+def _file(lens: str, name: str) -> str:
+    return f"{lens}.{name}" if lens else name
+
+
+def _caption(wide: WideTable, lens: str) -> str:
+    rows = counted(len(wide.labels), "head" if _only_heads(wide) else "row")
+    same = ", ".join(f"{name} {value}" for name, value in wide.constants if value != "None")
+    stored = f"; one row per number: <code>tables/{escape(_file(lens, wide.name))}.parquet</code>" if lens else ""
+    return (
+        f"<b>Table {escape(wide.name)}</b>, {rows} × {counted(len(wide.columns), 'column')}"
+        + (f"; in all of them {escape(same)}" if same else "")
+        + stored
+    )
+
+
+def _only_heads(wide: WideTable) -> bool:
+    return wide.of_heads and all(".H" in label or label.startswith("H") for label in wide.labels)
+
+
+def _corner(wide: WideTable, script: bool) -> str:
+    if not any(wide.labels):
+        return ""
+    label = "head" if _only_heads(wide) else "place"
+    return f'<th scope="col">{f"<button>{label}</button>" if script else label}</th>'
+
+
+def _heading(column: WideColumn, script: bool) -> str:
     tip = f' title="{escape(column.meaning)}"' if column.meaning else ""
-    label = escape(column.name).replace("_", "_<wbr>")
+    label = sentence(column.label)
     kind = ' class="n"' if column.is_number else ""
-    return f'<th scope="col"{kind}{tip}>{f"<button>{label}</button>" if script else label}</th>'
+    null = f"<small>{null_text(column)}</small>" if null_text(column) else ""
+    return f'<th scope="col"{kind}{tip}>{f"<button>{label}</button>" if script else label}{null}</th>'
 
 
-def _rows(columns: Sequence[Column], n_rows: int) -> str:
+def null_text(column: WideColumn) -> str:
+    """The null under the name of a column: one number, or the range of the rows."""
+    if column.null is not None:
+        return f"null {number(column.null)}"
+    known = sorted(null for null in column.nulls or () if null is not None and null == null)
+    return f"null {number(known[0])} to {number(known[-1])}" if known else ""
+
+
+def _rows(wide: WideTable, columns: Sequence[WideColumn], n_rows: int) -> str:
+    digits = [column.digits for column in columns]
+    has_labels = any(wide.labels)
+
     def cells(row: int) -> Iterator[str]:
-        for column in columns:
-            text = column.cell_text(row)
+        if has_labels:
+            yield f"<th scope=row>{_label(wide.labels[row])}</th>"
+        for column, decimals in zip(columns, digits, strict=True):
+            # The same digits as in the data, so that the script writes the same.
+            text = cell(number_json(column.values[row]), decimals) if column.is_number else column.cell_text(row)
             kind = " class=n" if column.is_number else " class=long" if len(text) > _LONG else ""
             yield f"<td{kind}>{escape(text)}</td>"
 
     return "".join(f"<tr>{''.join(cells(row))}</tr>" for row in range(n_rows))
 
 
-def _tools(height: int, n_rows: int, script: bool) -> str:
-    row_note = f'<span class="rest">First {n_rows} of {count(height)} rows</span>' if n_rows < height else ""
+def _label(label: str) -> str:
+    return escape(label) or "–"
+
+
+def _tools(wide: WideTable, n_rows: int, n_columns: int, script: bool) -> str:
+    total_rows, total_columns = len(wide.labels), len(wide.columns)
+    parts = [f"first {n_rows} of {count(total_rows)} rows"] if n_rows < total_rows else []
+    parts += [f"first {n_columns} of {count(total_columns)} columns"] if n_columns < total_columns else []
+    note = f'<span class="rest">{" and ".join(parts).capitalize()}</span>' if parts else '<span class="rest"></span>'
     if not script:
-        return f'<p class="tools">{row_note}</p>' if row_note else ""
-    more = f'<button class="more" aria-expanded="false">Show all {count(height)}</button>' if row_note else ""
-    search = '<input type="search" placeholder="Filter, e.g. L3.H7" aria-label="Filter rows">' if row_note else ""
-    return f'<p class="tools">{row_note}{more}<button class="csv">Download CSV</button>{search}</p>'
-
-
-def _glossary(columns: Sequence[str], glossary: Mapping[str, str]) -> str:
-    meanings = [
-        (names, meaning)
-        for names, meaning in glossary.items()
-        if any(name.strip() in columns for name in names.split(","))
-    ]
-    if not meanings:
-        return ""
-    entries = "".join(f"<dt>{escape(names)}</dt><dd>{sentence(meaning)}</dd>" for names, meaning in meanings)
-    return f'<details class="glossary"><summary>What the columns mean</summary><dl>{entries}</dl></details>'
-
-
-def _data(columns: Sequence[Column], n_rows: int) -> str:
-    columns_json = [
-        {
-            "name": column.name,
-            "number": column.is_number,
-            "digits": column.digits,
-            "hidden": column.is_constant,
-        }
-        | _pack(column)
-        for column in columns
-    ]
-    return f'<script type="application/json">{json_for_html({"shown": n_rows, "columns": columns_json})}</script>'
-
-
-def _pack(column: Column) -> dict[str, Any]:
-    """The values; repeated words as a list of distinct words and indices into it."""
-    if column.is_number:
-        return {"values": [_plain(value) for value in column.values]}
-    words = [None if value is None else str(value) for value in column.values]
-    places = {word: place for place, word in enumerate(dict.fromkeys(words))}
-    return {"words": list(places), "places": [places[word] for word in words]}
-
-
-def _plain(value: float | int | None) -> float | int | str | None:
-    """A number for JSON; numbers that JSON lacks become their names."""
-    if value is None or isinstance(value, int):
-        return value
-    if not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    rounded = float(f"{value:.{_EXACT}g}")
-    return int(rounded) if rounded.is_integer() and abs(rounded) < 2**53 else rounded
+        return f'<p class="tools">{note}</p>' if parts else ""
+    more = f'<button class="more">All {count(total_rows)} rows</button>' if n_rows < total_rows else ""
+    wider = f'<button class="wider">All {count(total_columns)} columns</button>' if n_columns < total_columns else ""
+    search = (
+        '<input type="search" placeholder="Filter, e.g. L3.H7" aria-label="Filter rows">' if total_rows > _FEW else ""
+    )
+    return f'<p class="tools">{note}{more}{wider}<button class="csv">CSV</button>{search}</p>'

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 from safetensors.numpy import load as load_arrays
@@ -69,9 +69,9 @@ def _table(contents: Mapping[str, bytes], name: str, at: object, lens: str, fold
     return table_in(contents[at], str(folder / at))
 
 
-def _arrays_in(content: bytes, source: str) -> Mapping[str, NDArray[np.float64]]:
+def _arrays_in(content: bytes, source: str) -> Mapping[str, NDArray[Any]]:
     try:
-        arrays: Mapping[str, NDArray[np.float64]] = load_arrays(content)
+        arrays: Mapping[str, NDArray[Any]] = load_arrays(content)
     except Exception as error:
         raise UsageError(f"{source} is damaged: {type(error).__name__}: {error}", hint=DAMAGED) from error
     for name, array in arrays.items():

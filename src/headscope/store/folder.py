@@ -11,16 +11,15 @@ from typing import Any
 from headscope.core import Finding, Run
 from headscope.core.run import REPORT
 from headscope.errors import UsageError
-from headscope.files import shortened, sweep
+from headscope.files import sweep
 from headscope.store.files import disk_errors, read_json, write_json
 from headscope.store.findings import finding_in, read_contents, write_finding
+from headscope.store.folder_check import check_folder, no_finished_run
 from headscope.store.journal import NAME as JOURNAL
 from headscope.store.journal import SCHEMA, Entry, read_journal
-from headscope.store.lock import NAME as LOCK
-from headscope.store.lock import Lock, check_free
-from headscope.store.manifest import NAME as MANIFEST
+from headscope.store.lock import Lock
 from headscope.store.manifest import read_manifest
-from headscope.store.names import PARTS
+from headscope.store.names import MANIFEST
 from headscope.store.plain_json import to_json
 
 
@@ -49,10 +48,7 @@ def load(folder: str | Path) -> Run:
     path = Path(folder)
     manifest = read_manifest(path)
     if manifest is None:
-        raise UsageError(
-            f"{shortened(path)} holds no finished run: {_state(path)}",
-            hint="make one with `headscope report --out FOLDER`",
-        )
+        raise no_finished_run(path)
     findings = {lens: _read_finding(path, lens, manifest.files_of(lens)) for lens in manifest.lenses}
     run = replace(manifest.run, findings=findings)
     run.note_folder(path)
@@ -69,30 +65,6 @@ def _read_finding(path: Path, lens: str, files: Mapping[str, str]) -> Finding:
             )
         contents[name] = content
     return finding_in(contents, lens, path)
-
-
-def check_folder(path: Path) -> None:
-    """Refuse a folder that cannot hold a run, or that another process writes into.
-
-    This refuses everything that `RunFolder.begin` would refuse, before a model is opened.
-
-    Raises:
-        UsageError: The folder holds other things, cannot be made, leads elsewhere, or its journal is damaged.
-    """
-    if "\0" in str(path):
-        raise UsageError("the name of the run folder holds a zero byte", hint="choose another folder with --out")
-    with disk_errors(path):
-        if path.exists() and not _is_ours(path):
-            obstacle = "is not empty and holds no headscope run" if path.is_dir() else "is a file, expected a folder"
-            raise UsageError(f"{path} {obstacle}; nothing was written", hint="choose another folder with --out")
-        for part in PARTS:
-            # Files are written and removed below these folders: a link would lead elsewhere.
-            if (path / part).is_symlink() or ((path / part).exists() and not (path / part).is_dir()):
-                raise UsageError(
-                    f"{path / part} is not a folder of its own; nothing was written", hint="choose another with --out"
-                )
-        read_journal(path)
-        check_free(path)
 
 
 @dataclass
@@ -195,28 +167,6 @@ class RunFolder:
 
     def _write_journal(self) -> None:
         write_json(self.path / JOURNAL, self.journal)
-
-
-def _is_ours(path: Path) -> bool:
-    if not path.is_dir():
-        return False
-    is_run = any(_is_marked(path / name) for name in (MANIFEST, JOURNAL))
-    return is_run or all(file.name == LOCK for file in path.iterdir())
-
-
-def _is_marked(path: Path) -> bool:
-    data = read_json(path)
-    return isinstance(data, dict) and data.get("schema") == SCHEMA
-
-
-def _state(path: Path) -> str:
-    if not path.exists():
-        return "it does not exist"
-    if not path.is_dir():
-        return "it is a file"
-    if (path / MANIFEST).exists():
-        return "its manifest.json is not one of a headscope run"
-    return "a run was started there and not finished" if _is_marked(path / JOURNAL) else "no manifest.json"
 
 
 def _machine() -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from headscope.errors import UsageError
 from headscope.store.files import read_json
-from headscope.store.names import check_files, check_lens
+from headscope.store.names import MANIFEST, check_files, check_lens
 from headscope.store.plain_json import from_json
 
 NAME = "run.json"
@@ -50,7 +50,7 @@ def read_journal(folder: Path) -> Mapping[str, Entry]:
         return _checked_entries(data, str(path))
     except UsageError as error:
         # Without a manifest only the journal shows that this is a run folder.
-        hint = _AGAIN if (folder / "manifest.json").is_file() else _ELSEWHERE
+        hint = _AGAIN if (folder / MANIFEST).is_file() else _ELSEWHERE
         raise UsageError(f"{error.message}; nothing was changed", hint=hint) from error
 
 

@@ -8,10 +8,8 @@ from headscope.core import Run
 from headscope.errors import UsageError
 from headscope.store.files import read_json
 from headscope.store.journal import SCHEMA
-from headscope.store.names import arrays_path, check_files, check_lens, finding_path
+from headscope.store.names import MANIFEST, arrays_path, check_files, check_lens, finding_path
 from headscope.store.plain_json import DAMAGED, from_json
-
-NAME = "manifest.json"
 
 
 @dataclass(frozen=True)
@@ -36,10 +34,10 @@ def read_manifest(folder: Path) -> Manifest | None:
     Raises:
         UsageError: The manifest is damaged.
     """
-    data = read_json(folder / NAME)
+    data = read_json(folder / MANIFEST)
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         return None
-    source = str(folder / NAME)
+    source = str(folder / MANIFEST)
     run = data.get("run")
     without_findings = {**run, "findings": {}} if isinstance(run, dict) else run
     manifest: Manifest = from_json({**data, "run": without_findings}, Manifest, {}, source)

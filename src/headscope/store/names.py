@@ -5,11 +5,15 @@ A folder may come from a stranger: no name may lead out of it.
 
 import re
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from headscope.core import Finding
 from headscope.errors import LensError, UsageError
 from headscope.store.plain_json import DAMAGED
 
+if TYPE_CHECKING:
+    from headscope.core import Finding
+
+MANIFEST = "manifest.json"
 PARTS = ("findings", "tables", "arrays")
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")  # of a lens or a table
@@ -55,7 +59,7 @@ def check_files(files: Mapping[str, str], lens: str, source: str) -> None:
             )
 
 
-def check_figures(finding: Finding, source: str) -> None:
+def check_figures(finding: "Finding", source: str) -> None:
     """Refuse figures whose names cannot be file names, for `headscope figures`."""
     for figure in finding.figures:
         if not _FIGURE.fullmatch(figure.name):

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from headscope.errors import UsageError
 
-Arrays = dict[str, NDArray[np.float64]]
+Arrays = dict[str, NDArray[Any]]
 
 DAMAGED = "the run folder was changed or damaged after the run: make it again, or get another copy of it"
 
@@ -47,7 +47,7 @@ def to_json(node: Any, arrays: Arrays, name: str) -> Any:
     return _scalar(node)
 
 
-def from_json(data: Any, kind: Any, arrays: Mapping[str, NDArray[np.float64]], source: str) -> Any:
+def from_json(data: Any, kind: Any, arrays: Mapping[str, NDArray[Any]], source: str) -> Any:
     """Convert JSON back, by the annotated type; the inverse of `to_json`.
 
     Data may come from a stranger: a value of another type is refused, with its place in `source`.
@@ -65,7 +65,7 @@ class _Reader:
     Its errors name the file.
     """
 
-    def __init__(self, arrays: Mapping[str, NDArray[np.float64]], source: str) -> None:
+    def __init__(self, arrays: Mapping[str, NDArray[Any]], source: str) -> None:
         self._arrays = arrays
         self._source = source
 
@@ -97,7 +97,7 @@ class _Reader:
                 self._refuse(data, f"an object with the field {field.name!r}", place)
         return kind(**values)
 
-    def _array(self, data: Any, place: str) -> NDArray[np.float64]:
+    def _array(self, data: Any, place: str) -> NDArray[Any]:
         name = data["array"] if isinstance(data, dict) and data.keys() == {"array"} else None
         if not isinstance(name, str) or name not in self._arrays:
             self._refuse(data, "the name of a stored array", place)

@@ -1,6 +1,5 @@
 """The ledger: all claims, each judged by its own numbers."""
 
-import difflib
 import importlib
 import pkgutil
 import re
@@ -12,6 +11,7 @@ from headscope.core.verdict import Entry, Evidence, Ledger, Verdict, correction_
 from headscope.errors import NumericsError, UsageError
 from headscope.theory.checks import Lab
 from headscope.theory.claim import Chapter, Claim
+from headscope.theory.claim_ids import ids_meant
 
 _FOLDER = "headscope.theory.chapters"
 _AUTHORS = ("W", "C", "R", "B", "P")  # the order of the works in the ledger
@@ -39,26 +39,14 @@ def claims(ids: Sequence[str] = ()) -> tuple[Claim, ...]:
     """
     everything = sorted((claim for chapter in chapters() for claim in chapter.claims), key=_place)
     claim_by_id = {name: claim for claim in everything for name in claim.ids}
-    selected_claims = [claim_by_id[name] for selector in ids for name in _meant(selector, claim_by_id)]
+    selected_claims = [claim_by_id[name] for selector in ids for name in ids_meant(selector, claim_by_id)]
     return tuple(dict.fromkeys(selected_claims)) if ids else tuple(everything)
 
 
 def meant_ids(ids: Sequence[str]) -> frozenset[str]:
     """Every id that these ids and sections name; all where there is none."""
     all_ids = [name for claim in claims() for name in claim.ids]
-    return frozenset(name for selector in ids for name in _meant(selector, all_ids)) if ids else frozenset(all_ids)
-
-
-def _meant(selector: str, ids: Iterable[str]) -> list[str]:
-    """The id itself, or all ids that continue it with a letter or a point."""
-    names = list(ids)
-    if selector in names:
-        return [selector]
-    begun = [name for name in names if name.startswith(selector) and re.fullmatch(r"[a-z.].*", name[len(selector) :])]
-    if not begun:
-        near = difflib.get_close_matches(selector, names, n=4, cutoff=0.3)
-        raise UsageError(f"there is no claim {selector!r}", hint=f"near it: {', '.join(near)}" if near else "")
-    return begun
+    return frozenset(name for selector in ids for name in ids_meant(selector, all_ids)) if ids else frozenset(all_ids)
 
 
 def judged(claim: Claim, seed: int = 0, findings: Mapping[str, Finding] | None = None, model: str = "") -> Entry:
@@ -97,7 +85,7 @@ def ledger(
     entries = []
     for done, claim in enumerate(selected_claims):
         if step is not None:
-            step("judging", done, len(selected_claims))
+            step("judging claim", done, len(selected_claims))
         entries.append(judged(claim, seed, findings, model))
     return Ledger(tuple(entries), seed)
 

@@ -7,7 +7,6 @@ that transformers passes. `matmul_share` is the useful work per second (`Mechani
 product of two 1024 × 1024 matrices reaches in the same round: 1 would be a mechanism without overhead.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -21,7 +20,6 @@ from headscope.attention.bench.timing import Run, interleaved, one_thread, peak_
 from headscope.attention.call import Call
 from headscope.attention.mechanism import Mechanism
 
-SHOWN_AT = 4096  # the length whose examples are measured, at every length: so that one sees how the cost grows
 _PRODUCT = 1024
 Step = Callable[[str, int, int], None]
 
@@ -60,16 +58,11 @@ def bench(
         for n in lengths:
             for done, mechanism in enumerate(mechanisms):
                 if step is not None:
-                    step(f"n = {n}", done, len(mechanisms))
+                    step(f"timing at n = {n}, mechanism", done, len(mechanisms))
                 rows += _measured(mechanism, gaussian_call(n, setting), setting)
     frame = pl.DataFrame(rows, infer_schema_length=None)
     # Dense SDPA was timed with every mechanism; one row per length is enough.
     return frame.unique(subset=["contender", "n"], keep="first", maintain_order=True)
-
-
-def growth(costs: Sequence[float], lengths: Sequence[int]) -> float:
-    """The power of n in the cost, between the last two lengths."""
-    return math.log(costs[-1] / costs[-2]) / math.log(lengths[-1] / lengths[-2])
 
 
 def gaussian_call(n: int, setting: Setting, seed: int = 0) -> Call:

@@ -23,7 +23,9 @@ from headscope.experiments.fewshot.states import (
     Plan,
     Seen,
     State,
+    maps_task,
     observe,
+    scores_task,
     uniform_measures,
 )
 from headscope.experiments.fewshot.tables import (
@@ -38,11 +40,11 @@ from headscope.experiments.fewshot.tables import (
 from headscope.experiments.fewshot.writing import NEW_TOKENS, Written, write_all
 from headscope.model.language import has_chat_template, predicts_next_token
 from headscope.model.model import Model
-from headscope.progress import Step
+from headscope.progress import Stage, Step
 
 COUNTS = (3, 5, 8)  # shots of the tables of clues
 MEASURED = 12  # words whose maps are measured
-FEWEST = MOST_SHOTS + 2  # words of a study: with fewer, an exchanged shot would hold the word that is asked for
+EXCHANGED, WRITING_CLUES = "scoring exchanged words, word", "writing clues, clue"  # tasks; their number follows
 SCORED = 12  # words that are scored in the states beside the original
 LAYERS_DRAWN = 4
 # What a terminal shows of the table of shots, under short names; --format csv or json has everything.
@@ -66,24 +68,13 @@ class Fewshot(Experiment[Params]):
     command = COMMAND.path
     params = Params
 
-    def check(self, params: Params) -> None:
-        """Refuse unknown categories and words, and numbers that the words do not suffice for."""
-        category = category_named(params.category)
-        if params.word:
-            category.clue_of(params.word)
-        n = len(category.clues)
-        if params.words is not None and not FEWEST <= params.words <= n:
-            raise UsageError(
-                f"words={params.words}: {category.name} has {n} words, and at least {FEWEST} are needed for "
-                f"{MOST_SHOTS} shots, a target, and a wrong word behind every clue"
-            )
-        if not 1 <= params.shots <= MOST_SHOTS:
-            raise UsageError(f"shots={params.shots}: between 1 and {MOST_SHOTS} shots can be given")
-        if params.clues < 0:
-            raise UsageError(f"clues={params.clues}: a number of words cannot be negative")
-        for alpha in params.alphas:
-            State.scaled(alpha)
-        Selection.of(params.layers)
+    def stages(self, model: Model, params: Params) -> list[Stage]:
+        """Maps and scores of the original, its exchanged words and its clues, then every other state."""
+        original, *others = [State(ORIGINAL), *_other_states(params)]
+        return [
+            *map(Stage, (maps_task(original), scores_task(original), EXCHANGED, WRITING_CLUES)),
+            *(Stage(task) for state in others for task in (maps_task(state), scores_task(state))),
+        ]
 
     def run(self, model: Model, params: Params, progress: Step) -> tuple[Finding, TextSpec]:
         """Score and write clues with the original, then observe every other state.
@@ -102,7 +93,7 @@ class Fewshot(Experiment[Params]):
         original_plan = replace(plan, scored=range(n))
         original = observe(model, State(ORIGINAL), original_plan, progress)
         exchanged = log_probabilities(
-            model, circle.exchanged(most), most, original_plan.scored, partial(progress, "words exchanged")
+            model, circle.exchanged(most), most, original_plan.scored, partial(progress, EXCHANGED)
         )
         clues = _write_clues(model, circle, most, params, progress)
         observations = [original, *(observe(model, state, plan, progress) for state in _other_states(params))]
@@ -170,7 +161,7 @@ def _other_states(params: Params) -> list[State]:
 def _write_clues(model: Model, circle: Circle, most: int, params: Params, progress: Step) -> list[Written]:
     counts = sorted({min(count, most) for count in COUNTS if most >= 1})
     indices = range(min(params.clues, len(circle.clues)))
-    return write_all(model, circle, indices, counts, partial(progress, "writing clues"))
+    return write_all(model, circle, indices, counts, partial(progress, WRITING_CLUES))
 
 
 def _tables(

@@ -20,7 +20,7 @@ from headscope.experiments.fewshot.measures import (
 )
 from headscope.experiments.fewshot.prompt import Prompt, built
 from headscope.experiments.fewshot.writing import Written, write_clue
-from headscope.experiments.intervene.changes import Change
+from headscope.experiments.intervene.change_spelling import Change
 from headscope.model.model import Model
 from headscope.progress import Step
 
@@ -86,6 +86,16 @@ class Plan:
     seed: int
 
 
+def maps_task(state: State) -> str:
+    """The task of measuring the maps of a state; the number of the word follows."""
+    return f"measuring the maps, {state.label}, word"
+
+
+def scores_task(state: State) -> str:
+    """The task of scoring the clues in a state; the number of the word follows."""
+    return f"scoring the clues, {state.label}, word"
+
+
 def observe(model: Model, state: State, plan: Plan, step: Step) -> Seen:
     """Everything about one state."""
     with put(model, state, plan.seed):
@@ -94,12 +104,12 @@ def observe(model: Model, state: State, plan: Plan, step: Step) -> Seen:
         maps = {site: pattern.mean(0) for site, pattern in captured(model, prompt).items()}
         of: dict[Site, list[Measured]] = {}
         for done, index in enumerate(plan.measured):
-            step(f"{state.label}: maps", done, len(plan.measured))
+            step(maps_task(state), done, len(plan.measured))
             word_prompt = reference_prompt(model, plan, index)
             for site, pattern in captured(model, word_prompt).items():
                 of.setdefault(site, []).append(measured(pattern, word_prompt.labels))
-        step(f"{state.label}: maps", len(plan.measured), len(plan.measured))
-        advance = partial(step, f"{state.label}: scores")
+        step(maps_task(state), len(plan.measured), len(plan.measured))
+        advance = partial(step, scores_task(state))
         scores = log_probabilities(model, plan.circle, plan.most, plan.scored, advance)
     return Seen(state, written, prompt, maps, of, scores)
 

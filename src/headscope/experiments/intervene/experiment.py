@@ -13,17 +13,9 @@ import torch
 
 from headscope.core import Finding, TextSpec
 from headscope.corpora import text_of
-from headscope.errors import UsageError
 from headscope.experiments.experiment import Display, Experiment, Passage, short_table
-from headscope.experiments.intervene.changes import (
-    Change,
-    Place,
-    Touched,
-    changed,
-    check_matrices,
-    controlled,
-    place_of,
-)
+from headscope.experiments.intervene.change_spelling import Change, Place, place_of
+from headscope.experiments.intervene.changes import Touched, changed, check_matrices, controlled
 from headscope.experiments.intervene.effects import Effects, Observer, mean_effects
 from headscope.experiments.intervene.figures import figures
 from headscope.experiments.intervene.material import Material, gather
@@ -40,7 +32,7 @@ from headscope.experiments.intervene.tables import (
 from headscope.experiments.intervene.writing import judged, needed_tokens, surprises
 from headscope.model.language import has_chat_template, predicts_next_token
 from headscope.model.model import Model
-from headscope.progress import Step
+from headscope.progress import Stage, Step
 
 # What a terminal shows of the table of effects, under short names; --format csv or json has everything.
 SHORT_NAMES = {
@@ -75,12 +67,13 @@ class Intervene(Experiment[Params]):
     command = COMMAND.path
     params = Params
 
-    def check(self, params: Params) -> None:
-        """Refuse changes, letters and selections that cannot be read."""
-        _changes(params)
-        place_of(params.matrices, params.at)
-        if params.draws < 1:
-            raise UsageError(f"draws={params.draws}: a control is drawn at least once")
+    def stages(self, model: Model, params: Params) -> list[Stage]:
+        """The original, then every change and its controls; controls after the first write no texts."""
+        stages = [Stage(task_of("original"))]
+        for change in _changes(params):
+            stages.append(Stage(task_of(change.label)))
+            stages += [Stage(task_of(control_name(change, draw, params.draws))) for draw in range(params.draws)]
+        return stages
 
     def run(self, model: Model, params: Params, progress: Step) -> tuple[Finding, TextSpec]:
         """Measure the original, then every change and its control, each on the same material."""
@@ -91,7 +84,7 @@ class Intervene(Experiment[Params]):
         material = gather(model, text_of(params.text), params.prompts, **sizes)
         heads = place.changed_heads(model.sites)
         observe = Observer(model, material, heads, params.new_tokens)
-        variants = [Variant("original", None, observe(partial(progress, "original")))]
+        variants = [Variant("original", None, observe(partial(progress, task_of("original"))))]
         for change in changes:
             variants += _change_and_control(model, change, place, params, observe, progress)
         tables = {"effects": effects_table(variants, heads)}
@@ -127,6 +120,16 @@ class Intervene(Experiment[Params]):
 EXPERIMENT = Intervene()
 
 
+def task_of(state: str) -> str:
+    """The task of measuring one state of the model; the number of the part follows."""
+    return f"measuring {state}, part"
+
+
+def control_name(change: Change, draw: int, draws: int) -> str:
+    """The name of a control, with its number where there are several."""
+    return f"{change.label}, control" if draws == 1 else f"{change.label}, control {draw + 1}"
+
+
 def _changes(params: Params) -> list[Change]:
     """Every change once, in the order in which they are given."""
     return list(dict.fromkeys(Change.of(spelled) for spelled in params.spelled_changes()))
@@ -137,13 +140,13 @@ def _change_and_control(
 ) -> list[Variant]:
     """The change, and its control: the mean of several draws, which are kept too."""
     with changed(model, change, place, params.seed) as touched:
-        done = Variant("change", change, observe(partial(progress, change.label)), touched)
+        done = Variant("change", change, observe(partial(progress, task_of(change.label))), touched)
     draws: list[Effects] = []
     touched_by_draw: list[Sequence[Touched]] = []
     for draw in range(params.draws):
         with controlled(model, change, place, touched, params.seed, draw) as moved:
-            name = f"{change.label}, control" if params.draws == 1 else f"{change.label}, control {draw + 1}"
-            draws.append(observe(partial(progress, name), write_texts=draw == 0))
+            task = task_of(control_name(change, draw, params.draws))
+            draws.append(observe(partial(progress, task), write_texts=draw == 0))
             touched_by_draw.append(moved)
     return [done, Variant("control", change, mean_effects(draws), touched_by_draw[0], tuple(draws))]
 

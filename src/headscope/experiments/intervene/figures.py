@@ -8,7 +8,7 @@ import torch
 
 from headscope.core import Curves, Figure, HeatMap, Series, Site
 from headscope.core.figure import Array, Role
-from headscope.experiments.intervene.changes import Change
+from headscope.experiments.intervene.change_spelling import Change
 from headscope.experiments.intervene.effects import Heads
 from headscope.experiments.intervene.tables import Variant
 

@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 
 from headscope.core import Headline
-from headscope.experiments.intervene.changes import Change
+from headscope.experiments.intervene.change_spelling import Change
 from headscope.lenses.shared.effects import clear_effect, correlation_effect, ratio_effect, share_effect
 
 Row = dict[str, Any]

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from headscope.errors import UsageError
 from headscope.experiments.command import Command
 
 if TYPE_CHECKING:
@@ -54,7 +55,6 @@ class Params:
             "help": "multiply every singular value by ALPHA: 2, 0.25, 1/4",
             "metavar": "ALPHA...",
             "numbers": True,
-            "commas": True,
         },
     )
     randomise: tuple[Randomise, ...] = field(
@@ -67,7 +67,6 @@ class Params:
             "help": "keep only the R largest singular values",
             "metavar": "R...",
             "numbers": True,
-            "commas": True,
         },
     )
     remove: tuple[Remove, ...] = field(
@@ -88,6 +87,7 @@ class Params:
             "help": "what the model writes from. Default: four of our own, none for a model that writes nothing",
             "metavar": "TEXT",
             "option": "prompt",
+            "commas": False,
         },
     )
     text: "Text | None" = field(
@@ -117,6 +117,16 @@ class Params:
         options = {"scale": self.scale, "randomise": self.randomise, "rank": self.rank, "remove": self.remove}
         spelled = [f"{kind} {value}" for kind, values in options.items() for value in values]
         return (*self.changes, *spelled) or DEFAULT_CHANGES
+
+    def check(self) -> None:
+        """Refuse changes, letters and selections that cannot be read."""
+        from headscope.experiments.intervene.change_spelling import Change, place_of  # which reads the choices above
+
+        for spelled in self.spelled_changes():
+            Change.of(spelled)
+        place_of(self.matrices, self.at)
+        if self.draws < 1:
+            raise UsageError(f"draws={self.draws}: a control is drawn at least once")
 
 
 # What is measured when claims are judged on a model.

@@ -12,7 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headscope.core import HeadQuantity, Site
-from headscope.experiments.intervene.changes import Change, Touched
+from headscope.experiments.intervene.change_spelling import Change
+from headscope.experiments.intervene.changes import Touched
 from headscope.experiments.intervene.effects import Effects, Heads
 from headscope.experiments.intervene.writing import Writing
 from headscope.lenses.focus.lens import State as FocusState

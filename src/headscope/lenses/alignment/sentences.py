@@ -8,6 +8,7 @@ from scipy import stats
 
 from headscope.core import Headline
 from headscope.lenses.lens import Tables
+from headscope.lenses.shared.answers import answered, pictured
 from headscope.lenses.shared.effects import correlation_effect, majority_effect, mean_effect, share_effect
 from headscope.lenses.shared.estimates import apart, fixed, how_many, rounded
 from headscope.lenses.shared.phrases import undetected
@@ -21,7 +22,7 @@ def sentences(tables: Tables) -> tuple[Headline, ...]:
     """What stands out, in numbers."""
     heads, layers = tables["heads"], tables["layers"]
     headlines = (_trace_headline(heads), _share_headline(heads), _layer_headline(layers, heads))
-    return tuple(headline for headline in headlines if headline is not None)
+    return pictured(headlines, ("trace_share", "symmetric_share", "subspace_overlap"))
 
 
 def _of(table: pl.DataFrame, quantity: str) -> pl.DataFrame:
@@ -52,7 +53,11 @@ def _trace_headline(heads: pl.DataFrame) -> Headline | None:
     )
     is_sure = _is_sure(rows)
     effects = [correlation_effect(share) if sure else 0.0 for share, sure in zip(rows["value"], is_sure, strict=True)]
-    return Headline(full, _trace_short(rows, rows.filter(is_sure)), mean_effect(effects))
+    sure = rows.filter(is_sure)
+    headline = Headline(full, _trace_short(rows, sure), mean_effect(effects))
+    size = fixed(float(np.median(np.abs((rows if sure.is_empty() else sure)["value"].to_numpy()))), 2)
+    answer = f"{how_many(sure.height, rows.height)} match or avoid like tokens"
+    return answered(headline, answer, f"{size} of the maximum", "0")
 
 
 def _zero_headline(heads: int) -> Headline | None:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+TABLES = ("heads", "layers", "factors")  # the main one first
+
 
 @dataclass(frozen=True)
 class Params:

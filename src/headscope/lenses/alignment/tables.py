@@ -32,6 +32,8 @@ head_quantities = tuple(
         null="null",
         unit="" if "cosine" in name else "share",
         notable="both" if name in _SIGNED else "high",
+        lowest="avoids like tokens most" if name == "trace_share" else "",
+        highest="matches like tokens most" if name == "trace_share" else "",
     )
     for name, label in _LABELS.items()
 )

@@ -12,7 +12,6 @@ import polars as pl
 from torch import Tensor
 
 from headscope.core import Headline, ModelSpec, Site, WeightSource
-from headscope.errors import UsageError
 from headscope.lenses.angles.definition import defined
 from headscope.lenses.angles.figures import figures
 from headscope.lenses.angles.map_pair import Picture, picture_of
@@ -62,8 +61,7 @@ class Angles(TextLens[Params, State]):
 
     def needs(self, params: Params) -> Needs:
         """The stream into each layer, queries, keys, and the pattern among sampled and pictured tokens."""
-        if params.skip < 0:
-            raise UsageError(f"skip={params.skip}: no fewer than 0 tokens can be left out")
+        params.check()
         return Needs(captures=frozenset(CAPTURES), pieces=True, spelling=True)
 
     def start(self, params: Params, model: ModelSpec, sites: tuple[Site, ...], text: TextSize) -> State:

@@ -8,6 +8,7 @@ import polars as pl
 from headscope.core import Headline, Site
 from headscope.lenses.angles.arcs import ARCS, POINTS
 from headscope.lenses.angles.window import DRAWS, KEYS, Window
+from headscope.lenses.shared.answers import answered, pictured
 from headscope.lenses.shared.effects import (
     correlation_effect,
     excludes_null,
@@ -74,10 +75,8 @@ def warnings(windows_by_site: Mapping[Site, Sequence[Window]], crossed: Sequence
 def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[Headline, ...]:
     """Up to three statements: rank correlations, linear fits, arcs."""
     heads = tables["heads"]
-    headlines = [_ranks_headline(heads), _linear_headline(heads)]
-    if "arcs" in tables:
-        headlines.append(_arcs_headline(tables["arcs"]))
-    return tuple(headline for headline in headlines if headline is not None)
+    arcs = _arcs_headline(tables["arcs"]) if "arcs" in tables else None
+    return pictured((_ranks_headline(heads), _linear_headline(heads), arcs), ("given_distance", "by_layer", "arcs"))
 
 
 def _of(table: pl.DataFrame, quantity: str, column: str = "value") -> pl.DataFrame:
@@ -111,8 +110,12 @@ def _ranks_headline(heads: pl.DataFrame) -> Headline | None:
         f"Over {windows}, attention and the angles between layer inputs have a rank correlation within rows of "
         f"{_typical(rows)}{_compared(rows)}.{_span(rows)}{embeddings} {_preferences(rows)}"
     )
-    short, effect = _ranks_short(rows)
-    return Headline(full, short, effect)
+    headline = Headline(full, *_ranks_short(rows))
+    clear = rows.filter(pl.col("adjusted") < FALSE_DISCOVERIES)
+    partials = (rows if clear.is_empty() else clear)["given_distance"].drop_nulls().to_numpy()
+    size = fixed(float(np.median(np.abs(partials))), 2) if len(partials) else _two_decimals(_median(rows))
+    answer = f"{how_many(clear.height, rows.height)} look at or away from similar tokens"
+    return answered(headline, answer, f"rank correlation {size}", "0")
 
 
 def _compared(rows: pl.DataFrame) -> str:

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from headscope.attention.maps import SHORT
 from headscope.core import Headline, ModelSpec, Site, WeightSource
-from headscope.errors import UsageError
 from headscope.lenses.dependence.definition import defined
 from headscope.lenses.dependence.figures import figures
 from headscope.lenses.dependence.joint_test import joint_rows
@@ -72,12 +71,7 @@ class Dependence(TextLens[Params, State]):
 
     def needs(self, params: Params) -> Needs:
         """The stream into each layer, its queries and keys, and the pattern among sampled tokens."""
-        if params.components < 1 or params.skip < 0:
-            raise UsageError(
-                f"components={params.components} and skip={params.skip}: at least one component is needed, and "
-                "no fewer "
-                "than 0 tokens can be left out"
-            )
+        params.check()
         return Needs(captures=frozenset(CAPTURES), pieces=True)
 
     def start(self, params: Params, model: ModelSpec, sites: tuple[Site, ...], text: TextSize) -> State:

@@ -8,6 +8,7 @@ import polars as pl
 from headscope.core import Headline, Site
 from headscope.lenses.dependence.pooled import PER_DIMENSION
 from headscope.lenses.dependence.windows import KEYS, SHIFTS, SampleSize
+from headscope.lenses.shared.answers import answered, pictured
 from headscope.lenses.shared.effects import (
     clear_effect,
     correlation_effect,
@@ -95,7 +96,7 @@ def _of_site(table: pl.DataFrame, site: Site) -> pl.DataFrame:
 def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[Headline, ...]:
     """Sentences on the joint effect, single heads and scores, with interval, null and windows."""
     headlines = (_joint_headline(tables["joint"]), _single_headline(tables["heads"]), _further_headline(tables))
-    return tuple(headline for headline in headlines if headline is not None)
+    return pictured(headlines, ("pointwise_excess", "pointwise_excess", "nearness_value"))
 
 
 def _of(table: pl.DataFrame, quantity: str, column: str = "value") -> pl.DataFrame:
@@ -137,15 +138,17 @@ def _joint_headline(joint: pl.DataFrame) -> Headline | None:
         f"{_positive(row['positive'], row['heads'])} above 0.{missed}{_cosine_sentence(rows, row['stack'])}"
     )
     effect = clear_effect(correlation_effect(row["value"]), row["low"], row["high"])
-    if not is_detected:
-        size = f"a rank correlation of {limit}"
-        return Headline(full, no_detection(_RELATION, row["detectable"], size, row["windows"], most=1.0), effect)
     more, above = ("more", "above") if row["value"] > 0 else ("less", "below")
-    short = (
-        f"Keys that depend on the query get {more} attention: rank correlation {rounded(abs(row['value']))} "
-        f"{above} chance, distance held fixed."
-    )
-    return Headline(full, short, effect)
+    if is_detected:
+        short = (
+            f"Keys that depend on the query get {more} attention: rank correlation {rounded(abs(row['value']))} "
+            f"{above} chance, distance held fixed."
+        )
+    else:
+        size = f"a rank correlation of {limit}"
+        short = no_detection(_RELATION, row["detectable"], size, row["windows"], most=1.0)
+    value = f"rank correlation {rounded(row['value'], signed=True)}"
+    return answered(Headline(full, short, effect), f"dependent keys get {more} attention", value, "0")
 
 
 def _with_windows(row: Mapping[str, object]) -> str:

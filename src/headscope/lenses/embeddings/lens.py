@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 import polars as pl
 
 from headscope.core import Embedding, Headline, ModelSpec, WeightSource
-from headscope.errors import UsageError
 from headscope.lenses.embeddings.definition import defined
 from headscope.lenses.embeddings.figures import figures
 from headscope.lenses.embeddings.meaning import Analogies, TokenVectors, neighbour_rows, related_rows
@@ -109,8 +108,7 @@ class Embeddings(WeightLens[Params]):
 
     def needs(self, params: Params) -> Needs:
         """Only weights."""
-        if params.nearest < 1:
-            raise UsageError(f"nearest={params.nearest}: at least one token has to be shown")
+        params.check()
         return Needs(weights=True)
 
     def measure(self, params: Params, weights: WeightSource) -> Measurement:

@@ -11,6 +11,7 @@ from scipy import stats
 from headscope.core import Headline, WeightSource
 from headscope.lenses.embeddings.meaning import ALL
 from headscope.lenses.embeddings.shape import Summary
+from headscope.lenses.shared.answers import answered, pictured, side
 from headscope.lenses.shared.effects import correlation_effect, ratio_effect, share_effect
 from headscope.lenses.shared.estimates import apart, estimate, fixed, rounded
 from headscope.lenses.shared.phrases import undetected
@@ -89,7 +90,7 @@ def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[Headline, ...]:
     """What stands out, in numbers."""
     shape = tables["tables"]
     headlines = (_sphere_headline(shape), _directions_headline(shape), _meaning_headline(tables))
-    return tuple(headline for headline in headlines if headline is not None)
+    return pictured(headlines, ("lengths_token", "cosines_token", "analogies"))
 
 
 _Short = tuple[str, float | None]  # the short form of a headline, and its effect
@@ -125,7 +126,8 @@ def _sphere_headline(shape: pl.DataFrame) -> Headline | None:
         f"{rounded(mean['value'], 3)} (random vectors in {spread['dimensions']} dimensions: {null} %"
         f"{by_covariance}): {_thickness(spread)}.{_output_sentence(shape)}"
     )
-    return Headline(full, *_sphere_short(spread))
+    answer = side(spread["value"], spread["null"], "a thinner sphere than random", "a thicker sphere than random")
+    return answered(Headline(full, *_sphere_short(spread)), answer, f"lengths spread by {value} %", f"{null} %")
 
 
 def _thickness(spread: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ import polars as pl
 from headscope.core import Headline
 from headscope.lenses.focus.figures import tokens
 from headscope.lenses.lens import Tables
+from headscope.lenses.shared.answers import answered, pictured
 from headscope.lenses.shared.effects import share_effect
 from headscope.lenses.shared.estimates import compared, estimate, how_many
 from headscope.lenses.shared.phrases import windows_phrase
@@ -20,11 +21,13 @@ def sentences(tables: Tables) -> tuple[Headline, ...]:
         key=lambda name: int(name.removeprefix("band_")),
     )
     headlines = [_half_headline(table, "first", "on the first token"), _entropy_headline(table)]
+    figures = ["first", "entropy_share"]
     if bands:
         middle_band = bands[(len(bands) - 1) // 2]
         width = tokens(int(middle_band.removeprefix("band_")))
         headlines.append(_half_headline(table, middle_band, f"within {width}"))
-    return tuple(headline for headline in headlines if headline is not None)
+        figures.append(middle_band)
+    return pictured(headlines, figures)
 
 
 def _half_headline(table: pl.DataFrame, quantity: str, where: str) -> Headline | None:
@@ -95,4 +98,5 @@ def _entropy_headline(table: pl.DataFrame) -> Headline | None:
             f"{estimate(flattest, null=1.0, percent=True)}."
         )
     short = f"The median head has {median} % of the largest possible entropy; uniform attention has {uniform} %."
-    return Headline(full, short, _effect(rows))
+    headline = Headline(full, short, _effect(rows))
+    return answered(headline, "sharper than uniform attention", f"{median} % of the largest entropy", f"{uniform} %")

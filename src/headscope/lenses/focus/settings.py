@@ -4,12 +4,14 @@ from dataclasses import dataclass, field
 
 from headscope.errors import UsageError
 
+TABLES = ("heads",)  # the main one first
+
 
 @dataclass(frozen=True)
 class Params:
     """What can be chosen."""
 
-    bands: str = field(default="1,8,64", metadata={"help": "half-widths of the bands, in tokens, by commas"})
+    bands: str = field(default="1,8,64", metadata={"help": "half-widths of the bands, in tokens", "separator": ","})
 
     def widths(self) -> tuple[int, ...]:
         """The half-widths as numbers, ascending."""
@@ -20,3 +22,7 @@ class Params:
                 hint="write for example 1,8,64",
             )
         return tuple(sorted({int(part) for part in parts}))
+
+    def check(self) -> None:
+        """Refuse bands that cannot be read."""
+        self.widths()

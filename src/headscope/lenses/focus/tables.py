@@ -19,6 +19,22 @@ _LABELS = {
     "sink": "mass on the sink",
 }
 _UNITS = {"effective_keys": "keys", "distance": "tokens"}
+_LOWEST = {"entropy_share": "sharpest"}
+_HIGHEST = {
+    "entropy_share": "flattest",
+    "distance": "looks farthest",
+    "diagonal": "most on itself",
+    "first": "most on the first token",
+    "sink": "most on the sink",
+    "band_8": "most local",
+}
+_HABITS = {
+    "entropy_share": ("spread almost evenly", 0.9),
+    "diagonal": ("look mostly at the token itself", 0.5),
+    "first": ("look mostly at the first token", 0.5),
+    "sink": ("leave most of their mass in the sink", 0.5),
+    "band_8": ("look mostly within 8 tokens", 0.5),
+}
 
 
 def head_quantities(table: pl.DataFrame) -> tuple[HeadQuantity, ...]:
@@ -36,6 +52,10 @@ def head_quantities(table: pl.DataFrame) -> tuple[HeadQuantity, ...]:
             unit=_UNITS.get(name, "share"),
             scale="log" if name in _UNITS else "linear",
             notable="both" if name in ("entropy_share", *_UNITS) else "high",
+            lowest=_LOWEST.get(name, ""),
+            highest=_HIGHEST.get(name, ""),
+            habit=_HABITS.get(name, ("", 0.0))[0],
+            habit_above=_HABITS.get(name, ("", 0.0))[1],
         )
         for name, label in labels.items()
     )

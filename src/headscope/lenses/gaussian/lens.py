@@ -16,7 +16,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headscope.core import Headline, ModelSpec, Site, WeightSource
-from headscope.errors import UsageError
 from headscope.lenses.gaussian.component_curve import information_curve_rows, kurtosis_rows
 from headscope.lenses.gaussian.definition import defined
 from headscope.lenses.gaussian.divergence import late_row, next_row, position_rows
@@ -73,15 +72,7 @@ class Gaussian(TextLens[Params, State]):
 
     def needs(self, params: Params) -> Needs:
         """The residual stream that enters each layer, and the one that leaves the last."""
-        params.checked_distances()
-        if params.components < 1 or params.skip < 0:
-            raise UsageError(
-                f"components={params.components} and skip={params.skip}: at least one component is needed, and "
-                "no fewer "
-                "than 0 tokens can be left out"
-            )
-        if params.tokens < 2:
-            raise UsageError(f"tokens={params.tokens}: a joint Gaussian of neighbours needs at least two of them")
+        params.check()
         return Needs(captures=frozenset({"resid", "final"}), pieces=True)
 
     def start(self, params: Params, model: ModelSpec, sites: tuple[Site, ...], text: TextSize) -> State:

@@ -12,6 +12,7 @@ from headscope.core import Headline
 from headscope.lenses.gaussian.information import SHUFFLES
 from headscope.lenses.gaussian.normality import ROW_SPACING
 from headscope.lenses.gaussian.stream import PER_DIMENSION, Layer
+from headscope.lenses.shared.answers import answered, pictured, side
 from headscope.lenses.shared.effects import clear_effect, information_effect, ratio_effect
 from headscope.lenses.shared.estimates import (
     compared,
@@ -88,7 +89,7 @@ def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[Headline, ...]:
         _dimension_headline(tables["layers"]),
         _information_headline(tables),
     )
-    return tuple(headline for headline in headlines if headline is not None)
+    return pictured(headlines, ("tails", "effective_dimension", "information"))
 
 
 _ENDS = ("low", "high")
@@ -135,7 +136,9 @@ def _kurtosis_headline(table: pl.DataFrame) -> Headline | None:
         f"{_tails_verdict(most)}: in {layer}, {_where(median)}, Mardia's kurtosis differs from that of Gaussian "
         f"samples by {' and by '.join(effects)} ({windows_phrase(rows)}). {_tails_span(most, sizes[-1])}"
     )
-    return Headline(full.strip(), _kurtosis_short(most, median), _kurtosis_size(most, median))
+    headline = Headline(full.strip(), _kurtosis_short(most, median), _kurtosis_size(most, median))
+    answer = side(median["value"], 0.0, "lighter tails than a Gaussian", "heavier tails than a Gaussian")
+    return answered(headline, answer, f"{_percent(median['value'], signed=True)} kurtosis", "0 %")
 
 
 def _sides(most: pl.DataFrame) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headscope.core import Headline, ModelSpec, Site, WeightSource
-from headscope.errors import LensError, UsageError
+from headscope.errors import LensError
 from headscope.lenses.lens import (
     AS_IS,
     Batch,
@@ -82,8 +82,7 @@ class Likeness(TextLens[Params, State]):
 
     def needs(self, params: Params) -> Needs:
         """Queries and keys of every token, and what the projections read where it is shown."""
-        if params.skip < 0:
-            raise UsageError(f"skip={params.skip}: no fewer than 0 tokens can be left out")
+        params.check()
         return Needs(weights=True, captures=frozenset({"q", "k", "scale"}), welcome=frozenset({"x"}), pieces=True)
 
     def start(self, params: Params, model: ModelSpec, sites: tuple[Site, ...], text: TextSize) -> State:

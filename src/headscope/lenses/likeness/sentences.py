@@ -9,6 +9,7 @@ from scipy import stats
 
 from headscope.core import Headline
 from headscope.lenses.lens import Tables
+from headscope.lenses.shared.answers import answered, pictured
 from headscope.lenses.shared.effects import difference_effect, mean_effect, share_effect
 from headscope.lenses.shared.estimates import (
     countable_effect,
@@ -32,7 +33,7 @@ def sentences(tables: Tables) -> tuple[Headline, ...]:
     """Whether tokens score themselves higher, whether the weights say so, and other distances."""
     table = tables["heads"].filter(pl.col("effect").is_finite())
     headlines = (_itself_headline(table), _weights_headline(table), _distance_headline(table))
-    return tuple(headline for headline in headlines if headline is not None)
+    return pictured(headlines, ("itself", "itself", "distances"))
 
 
 def _tested(rows: pl.DataFrame) -> pl.DataFrame:
@@ -58,7 +59,11 @@ def _itself_headline(table: pl.DataFrame) -> Headline | None:
         f"{_typical(rows)} ({windows_phrase(rows)}, each compared with the one before it).{_span(rows)} "
         f"{_counts(rows, 'it')}"
     )
-    return Headline(full, _scores_short(rows, "a token with itself", "an unrelated one"), _scores_effect(rows))
+    headline = Headline(full, _scores_short(rows, "a token with itself", "an unrelated one"), _scores_effect(rows))
+    above, below = _sides(rows)
+    size = rounded(float(np.median(np.abs((_clear(rows) if above + below else rows)["effect"].to_numpy()))))
+    answer = f"{above} heads score the token itself higher, {below} lower"
+    return answered(headline, answer, f"{size} score spreads", "0")
 
 
 def _typical(rows: pl.DataFrame) -> str:

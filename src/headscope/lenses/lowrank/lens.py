@@ -7,6 +7,7 @@ the keys, and of uniform attention.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from math import ceil, log
 
 import polars as pl
@@ -15,7 +16,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from headscope.core import Headline, ModelSpec, Site, WeightSource
-from headscope.errors import UsageError
 from headscope.lenses.lens import (
     AS_IS,
     Batch,
@@ -29,7 +29,7 @@ from headscope.lenses.lens import (
 from headscope.lenses.lowrank.definition import defined
 from headscope.lenses.lowrank.figures import figures
 from headscope.lenses.lowrank.sentences import sentences
-from headscope.lenses.lowrank.settings import LARGEST, SMALLEST, Params
+from headscope.lenses.lowrank.settings import SMALLEST, Params
 from headscope.lenses.lowrank.tables import FITS, head_quantities
 from headscope.lenses.shared.plots import place
 from headscope.lenses.shared.table import Row
@@ -45,6 +45,7 @@ QUANTITIES = ("components_90", "components_99", "nuclear_90", "stable_rank", "be
 GROWING = ("components_90", "components_99", "stable_rank")
 ROUNDING = 1e-12  # of means over windows, relative
 NULL_WINDOWS = 8  # each null map costs several times what a pattern costs
+TOGETHER = 2**16  # weights of the heads that are computed together: what fits into the processor's cache
 _HEAD = {"stack": pl.String, "kind": pl.String, "layer": pl.Int64, "head": pl.Int64}
 _NULLS = (
     "value", "low", "high", "popular", "difference", "difference_low", "difference_high", "p", "adjusted", "shuffled",
@@ -106,12 +107,7 @@ class LowRank(TextLens[Params, State]):
 
     def needs(self, params: Params) -> Needs:
         """The leading block of every pattern, one site at a time."""
-        if not SMALLEST <= params.tokens <= LARGEST or params.windows < 1:
-            raise UsageError(
-                f"tokens={params.tokens} and windows={params.windows}: between {SMALLEST} and {LARGEST} tokens "
-                "of at least "
-                "one window can be measured"
-            )
+        params.check()
         return Needs(captures=frozenset({_block(params)}), pieces=True)
 
     def start(self, params: Params, model: ModelSpec, sites: tuple[Site, ...], text: TextSize) -> State:
@@ -205,15 +201,14 @@ def _window(
     for size in sizes:
         part = _pattern(site, p[:, :size, :size])
         visible = (part > 0).any(0)
-        flat = visible.to(torch.float64) / visible.sum(-1, keepdim=True).clamp_min(1)
         sigma = _spectra(part)
         measured.append(_numbers(sigma, size))
-        uniform.append(_numbers(singular_values(flat), size))
+        uniform.append(_uniform(visible.numpy().tobytes(), size))
         if with_nulls:
             noise = gumbel(places[:size, :size])
-            popular = [popular_placement(head, visible, noise) for head in part]
-            misplaced = max(misplaced, *(float(head.misplaced) for head in popular))
-            popular_sigma = _spectra(torch.stack([head.matrix for head in popular]))
+            placements = [popular_placement(heads, visible, noise) for heads in _few_heads(part)]
+            misplaced = max(misplaced, *(float(heads.misplaced.max()) for heads in placements))
+            popular_sigma = torch.cat([singular_values(heads.matrix) for heads in placements])
             mixed = _spectra(_shuffled(part, visible, places[:size, :size]))
             nulls.append(torch.stack([_numbers(popular_sigma, size), _numbers(mixed, size)]))
     return Window(
@@ -225,6 +220,13 @@ def _window(
         popular_sigma,
         misplaced,
     )
+
+
+@lru_cache(maxsize=32)
+def _uniform(visible: bytes, size: int) -> Float[Tensor, " quantities"]:
+    """The quantities of uniform attention; most windows and sites see the same keys."""
+    keys = torch.frombuffer(bytearray(visible), dtype=torch.bool).reshape(size, size)
+    return _numbers(singular_values(keys / keys.sum(-1, keepdim=True, dtype=torch.float64).clamp_min(1)), size)
 
 
 def _generator(tokens: Int[Tensor, "n"]) -> torch.Generator:
@@ -251,8 +253,13 @@ def _shuffled(
 
 
 def _spectra(pattern: Float[Tensor, "heads n n"]) -> Float[Tensor, "heads n"]:
-    """One head at a time: the Gram matrices of all would be as large as the patterns."""
-    return torch.stack([singular_values(head_pattern) for head_pattern in pattern])
+    return torch.cat([singular_values(heads) for heads in _few_heads(pattern)])
+
+
+def _few_heads(pattern: Float[Tensor, "heads n n"]) -> list[Float[Tensor, "few n n"]]:
+    """The heads in groups: many small blocks at once, large blocks one by one."""
+    step = max(1, TOGETHER // pattern[0].numel())
+    return [pattern[first : first + step] for first in range(0, len(pattern), step)]
 
 
 def _numbers(sigma: Float[Tensor, "*batch n"], size: int) -> Float[Tensor, "quantities *batch"]:

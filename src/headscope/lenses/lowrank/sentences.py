@@ -10,6 +10,7 @@ from headscope.core import Headline
 from headscope.lenses.lens import Tables
 from headscope.lenses.lowrank.tables import FITS
 from headscope.lenses.shared.absences import absence, limit_clause, uncut_effect
+from headscope.lenses.shared.answers import answered, pictured, side
 from headscope.lenses.shared.effects import excludes_null, majority_effect, mean_effect, ratio_effect, share_effect
 from headscope.lenses.shared.phrases import detectable_effect, percent, windows_phrase
 from headscope.lenses.shared.plots import label_of
@@ -34,12 +35,22 @@ def sentences(tables: Tables) -> tuple[Headline, ...]:
     table, fits = tables["components"], tables.get("growth", pl.DataFrame())
     size = max(table["tokens"].to_list())
     last = table.filter(pl.col("tokens") == size)
-    return (
-        Headline(_count_sentence(last, size), *_count_short(last, size)),
+    growth = _growth_headlines(fits, table)
+    headlines = (
+        _count_headline(last, size),
         Headline(_popular_sentence(last, size), *_popular_short(last, size)),
-        *_growth_headlines(fits, table),
+        *growth,
         Headline(_beyond_sentence(last, size), *_beyond_short(last)),
     )
+    return pictured(headlines, ("components_90", "components_90", *("growth", "power")[: len(growth)], "spectra"))
+
+
+def _count_headline(last: pl.DataFrame, size: int) -> Headline:
+    median, null = _medians(_of(last, "components_90"), "value", "shuffled")
+    value, shuffled = side_by_side((median, null))
+    answer = side(median, null, "fewer than weights in random places", "more than weights in random places")
+    headline = Headline(_count_sentence(last, size), *_count_short(last, size))
+    return answered(headline, answer, f"{value} components at {size} tokens", shuffled)
 
 
 _Short = tuple[str, float | None]  # the short form of a headline, and its effect

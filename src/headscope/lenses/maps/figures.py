@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headscope.core import Curves, Figure, HeatMap, Series, Site
+from headscope.core.numbers import ranges
 from headscope.lenses.shared.map_figures import labelled, limits, lower
 from headscope.lenses.shared.plots import Array, groups
 
@@ -30,15 +31,40 @@ class SiteMaps:
     column_words: tuple[str, ...]
 
 
-def figures(maps_by_site: Mapping[Site, SiteMaps], layers: pl.DataFrame, large: Site) -> tuple[Figure, ...]:
-    """What the average hides over depth; a grid over layers; one layer's words, tokens and heads; the weighting."""
+@dataclass(frozen=True)
+class LargeMap:
+    """What is drawn large: some heads of a site, on average, and their maps."""
+
+    site: Site
+    heads: tuple[int, ...]
+    maps: SiteMaps
+
+    @property
+    def label(self) -> str:
+        """The site, a head, or the heads that were selected: `L1`, `L1.H3`, `L1.H0-2`."""
+        if len(self.heads) == self.site.n_heads:
+            return self.site.label
+        if len(self.heads) == 1:
+            return self.site.head_label(self.heads[0])
+        return ",".join(f"{self.site.label}.H{heads}" for heads in ranges(self.heads).replace("–", "-").split(", "))
+
+    @property
+    def caption(self) -> str:
+        """Over what the average is taken."""
+        if len(self.heads) == 1:
+            return "This head alone"
+        return "Averaged over heads" if len(self.heads) == self.site.n_heads else "Averaged over the selected heads"
+
+
+def figures(maps_by_site: Mapping[Site, SiteMaps], layers: pl.DataFrame, large: LargeMap) -> tuple[Figure, ...]:
+    """What the average hides over depth; a grid over layers; one map large, its layer's heads; the weighting."""
     sites = list(maps_by_site)
     weighting = _by_site(layers, "weighting")
     pictures: list[Figure] = [_course(layers, sites)]
     pictures += [_layers(group, members, maps_by_site) for group, members in groups(sites).items()]
-    pictures += [_words(large, maps_by_site[large]), _tokens(large, maps_by_site[large])]
-    if large.n_heads > 1:
-        pictures.append(_heads(large, maps_by_site[large]))
+    pictures += [_words(large), _tokens(large)]
+    if large.site.n_heads > 1:
+        pictures.append(_heads(large.site, maps_by_site[large.site]))
     weighted = [site for site in sites if maps_by_site[site].weighted is not None and site.n_heads > 1]
     if weighted:
         pictures.append(_weighted(max(weighted, key=lambda site: weighting.get(_key(site), 0.0)), maps_by_site))
@@ -154,19 +180,19 @@ def _grid(maps: Sequence[tuple[str, Array]], name: str, title: str, caption: str
     )
 
 
-def _words(site: Site, site_maps: SiteMaps) -> HeatMap:
+def _words(large: LargeMap) -> HeatMap:
     return labelled(
-        lower(site, site_maps.words.numpy()), site_maps.row_words, site_maps.column_words,
-        "words", f"Map of {site.label}, word level",
-        "Averaged over heads; sub-words summed on both sides, so that the mass is kept.",
+        lower(large.site, large.maps.words.numpy()), large.maps.row_words, large.maps.column_words,
+        "words", f"Map of {large.label}, word level",
+        f"{large.caption}; sub-words summed on both sides, so that the mass is kept.",
     )  # fmt: skip
 
 
-def _tokens(site: Site, site_maps: SiteMaps) -> HeatMap:
+def _tokens(large: LargeMap) -> HeatMap:
     return labelled(
-        lower(site, site_maps.mean.numpy()), site_maps.row_names, site_maps.column_names,
-        "tokens", f"Map of {site.label}, token level",
-        "Averaged over heads.",
+        lower(large.site, large.maps.mean.numpy()), large.maps.row_names, large.maps.column_names,
+        "tokens", f"Map of {large.label}, token level",
+        f"{large.caption}.",
     )  # fmt: skip
 
 

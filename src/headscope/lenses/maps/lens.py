@@ -1,12 +1,13 @@
 r"""Maps: what do the attention maps look like, and what does their average over heads hide?
 
-A fold that keeps the first windows of the text: of each its first tokens, with the part of every head's pattern that
-lies between them and the z of those tokens. From them the maps themselves, token by token and word by word, per head,
-averaged over heads, and averaged by what each head writes; and how far each head is from the average.
+A fold that keeps the first windows of the text, site by site: of each its first tokens, with the part of every head's
+pattern that lies between them and the z of those tokens; and of the first window more tokens, rounded to
+bytes. From them the maps themselves, token by token and word by word, per head, averaged over heads, and averaged by
+what each head writes; and how far each head is from the average.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import exp, log, nan, sqrt
 
 import polars as pl
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from headscope.core import Headline, ModelSpec, Selection, Site, WeightSource
 from headscope.core.token_words import word_numbers
-from headscope.errors import UsageError, WeightsRefused
+from headscope.errors import WeightsRefused
 from headscope.lenses.lens import (
     Batch,
     Measurement,
@@ -28,31 +29,35 @@ from headscope.lenses.lens import (
     TextSize,
 )
 from headscope.lenses.maps.definition import definition
-from headscope.lenses.maps.figures import SiteMaps, figures
+from headscope.lenses.maps.figures import LargeMap, SiteMaps, figures
+from headscope.lenses.maps.opening_maps import OpeningMap, head_patterns, opening_map
 from headscope.lenses.maps.sentences import sentences
 from headscope.lenses.maps.settings import FIRST, Params
 from headscope.lenses.maps.tables import HEAD_QUANTITIES, SCHEMA, head_quantities
 from headscope.lenses.shared.plots import place
 from headscope.maths.attention.block_sums import block_sums
-from headscope.shapes import CORNER
+from headscope.shapes import OPENING
+
+_OPENING = f"corner:{OPENING}"
 
 
 @dataclass(frozen=True)
 class Window:
-    """The first tokens of a window: their spelling, and each site's maps of them; z where the family shows it."""
+    """The first tokens of a window at one site: their spelling and their maps; z where the family shows it."""
 
     spelling: tuple[str, ...]
-    maps: Mapping[Site, Float[Tensor, "heads queries keys"]]
-    z: Mapping[Site, Float[Tensor, "heads queries d_value"]]
+    maps: Float[Tensor, "heads queries keys"]
+    z: Float[Tensor, "heads queries d_value"] | None
 
 
 @dataclass(frozen=True)
 class State:
-    """The first windows of the text, at most `params.windows`."""
+    """The first windows of the text at each site, at most `params.windows`, and the maps of the first one."""
 
     params: Params
     sites: tuple[Site, ...]
-    windows: tuple[Window, ...] = ()
+    windows: Mapping[Site, tuple[Window, ...]] = field(default_factory=dict)
+    opening: Mapping[Site, OpeningMap] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -83,13 +88,15 @@ class Maps(TextLens[Params, State]):
 
     def needs(self, params: Params) -> Needs:
         """The corner of every pattern, and the weights for what heads write."""
-        if not 1 <= params.tokens <= CORNER or params.windows < 1:
-            raise UsageError(
-                f"tokens={params.tokens} and windows={params.windows}: between 1 and {CORNER} tokens of at least one "
-                "window can be shown"
-            )
-        Selection.parse(params.at or "all")
-        return Needs(weights=True, captures=frozenset({"corner"}), welcome=frozenset({"corner_z"}), spelling=True)
+        params.check()
+        return Needs(
+            weights=True,
+            captures=frozenset({"corner"}),
+            welcome=frozenset({"corner_z"}),
+            opening=frozenset({_OPENING}),
+            pieces=True,
+            spelling=True,
+        )
 
     def start(self, params: Params, model: ModelSpec, sites: tuple[Site, ...], text: TextSize) -> State:
         """Nothing seen yet."""
@@ -98,21 +105,29 @@ class Maps(TextLens[Params, State]):
 
     def update(self, state: State, batch: Batch) -> State:
         """Keep the windows of this batch, as long as there is room."""
-        room = state.params.windows - len(state.windows)
-        if room <= 0:
-            return state
-        windows = [_window(state, batch, index) for index in range(min(room, len(batch.real)))]
-        return replace(state, windows=(*state.windows, *(window for window in windows if window.maps)))
+        windows, opening = dict(state.windows), dict(state.opening)
+        for site in batch.captures.get("corner", {}):
+            earlier = windows.get(site, ())
+            room = min(state.params.windows - len(earlier), len(batch.real))
+            windows[site] = (*earlier, *(_window(state.params, site, batch, index) for index in range(room)))
+        for site, weights in batch.captures.get(_OPENING, {}).items():
+            if site not in opening and len(weights):
+                opening[site] = opening_map(weights[0], _spelling(batch, 0), int(batch.real[0].sum()))
+        return replace(state, windows=windows, opening=opening)
 
     def merge(self, a: State, b: State) -> State:
         """The first windows of both, a's first."""
-        return replace(a, windows=(*a.windows, *b.windows)[: a.params.windows])
+        sites = dict.fromkeys((*a.windows, *b.windows))
+        windows = {site: (*a.windows.get(site, ()), *b.windows.get(site, ())) for site in sites}
+        first = {site: site_windows[: a.params.windows] for site, site_windows in windows.items()}
+        return replace(a, windows=first, opening={**b.opening, **a.opening})
 
     def finish(self, state: State, weights: WeightSource | None) -> Measurement:
         """Numbers over the kept windows, and the maps of the first."""
         parts, refused = _parts(state, weights)
         if not parts:
-            reason = "no attention map with a token to show was seen" if state.windows else "no window of text was seen"
+            is_seen = any(state.windows.values())
+            reason = "no attention map with a token to show was seen" if is_seen else "no window of text was seen"
             raise NotApplicable(reason)
         heads = [row for site, site_parts in parts.items() for row in _head_rows(site, site_parts)]
         layers = [row for site, site_parts in parts.items() for row in _layer_rows(site, site_parts)]
@@ -126,6 +141,7 @@ class Maps(TextLens[Params, State]):
             ),
             method=_method(state),
             quantities=head_quantities(tables["heads"]),
+            patterns=head_patterns({site: state.opening[site] for site in state.sites if site in state.opening}),
             warnings=tuple(_warnings(state, parts, refused)),
         )
 
@@ -140,22 +156,21 @@ class Maps(TextLens[Params, State]):
         return definition(params, weights, batches)
 
 
-def _window(state: State, batch: Batch, index: int) -> Window:
-    real = int(batch.real[index].sum())
-    n = min(state.params.tokens, real)
-    spelling = batch.spelling[index][:n] if batch.spelling else tuple(f" {position}" for position in range(n))
-    maps, z = {}, {}
-    for site in state.sites:
-        if site in batch.captures.get("corner", {}):
-            corner = batch.captures["corner"][site][index]
-            maps[site] = corner[:, :n, : n if site.kind == "self" else state.params.tokens].clone()
-            if site in batch.captures.get("corner_z", {}):
-                z[site] = batch.captures["corner_z"][site][index, :, :n].clone()
-    return Window(spelling, maps, z)
+def _window(params: Params, site: Site, batch: Batch, index: int) -> Window:
+    n = min(params.tokens, int(batch.real[index].sum()))
+    spelling = _spelling(batch, index)[:n] or tuple(f" {position}" for position in range(n))
+    corner = batch.captures["corner"][site][index]
+    maps = corner[:, :n, : n if site.kind == "self" else params.tokens].clone()
+    z = batch.captures.get("corner_z", {}).get(site)
+    return Window(spelling, maps, None if z is None else z[index, :, :n].clone())
+
+
+def _spelling(batch: Batch, index: int) -> tuple[str, ...]:
+    return batch.spelling[index] if batch.spelling else ()
 
 
 def _part(params: Params, site: Site, window: Window, w_o: Tensor | None) -> Part | None:
-    maps = window.maps[site].to(torch.float64)
+    maps = window.maps.to(torch.float64)
     rows = _shown_positions(params, window.spelling)
     own_keys = site.kind == "self" or maps.shape[2] == len(window.spelling)
     # The source of a cross-attention may be another text: its keys are then known by their numbers alone.
@@ -165,8 +180,8 @@ def _part(params: Params, site: Site, window: Window, w_o: Tensor | None) -> Par
         return None
     inner = maps[:, rows][:, :, columns]
     written = None
-    if w_o is not None and site in window.z:
-        z = window.z[site][:, rows].to(torch.float64)
+    if w_o is not None and window.z is not None:
+        z = window.z[:, rows].to(torch.float64)
         written = (z @ w_o.to(torch.float64)).norm(dim=-1).mean(1)
     visible = _visible(site, maps.shape[1])[rows][:, columns] if site.kind == "self" else None
     return Part(
@@ -204,7 +219,7 @@ def _parts(state: State, weights: WeightSource | None) -> tuple[dict[Site, list[
     parts_by_site: dict[Site, list[Part]] = {}
     refused = []
     for site in state.sites:
-        windows = [window for window in state.windows if site in window.maps]
+        windows = state.windows.get(site, ())
         w_o = None
         if windows and weights is not None:
             try:
@@ -217,18 +232,22 @@ def _parts(state: State, weights: WeightSource | None) -> tuple[dict[Site, list[
     return parts_by_site, refused
 
 
-def _large(state: State, parts: Mapping[Site, Sequence[Part]]) -> Site:
-    """The site that is drawn large."""
-    candidates = [site for site in parts if Selection.parse(state.params.at or "all").heads_of(site)]
-    return max(
+def _large(state: State, parts: Mapping[Site, Sequence[Part]]) -> LargeMap:
+    """The map that is drawn large: of the selected heads, at the site whose average hides most."""
+    selection = Selection.parse(state.params.at or "all")
+    candidates = [site for site in parts if selection.heads_of(site)]
+    site = max(
         candidates or parts,
         key=lambda site: sum(float(_distance_from_average(part).mean()) for part in parts[site]) / len(parts[site]),
     )
+    heads = selection.heads_of(site) or tuple(range(site.n_heads))
+    return LargeMap(site, heads, _site_maps(parts[site][0], heads))
 
 
-def _site_maps(part: Part) -> SiteMaps:
+def _site_maps(part: Part, heads: Sequence[int] | None = None) -> SiteMaps:
+    """The maps of one site; `mean` and `words` are averages over all heads, or over these."""
     weights = part.weights
-    mean = part.maps.mean(0)
+    mean = part.maps.mean(0) if heads is None else part.maps[list(heads)].mean(0)
     names = [_joined(part.row_names, part.row_words), _joined(part.column_names, part.column_words)]
     return SiteMaps(
         heads=part.maps,
@@ -343,8 +362,9 @@ def _estimate(values: Sequence[float], null: float | None, most: float | None) -
 
 def _method(state: State) -> str:
     out = f" without {state.params.leave_out}" if state.params.leave_out.strip() else ""
+    n_windows = max(map(len, state.windows.values()))
     return (
-        f"Exact, on the first {state.params.tokens} tokens{out} of the first {len(state.windows)} windows; the maps "
+        f"Exact, on the first {state.params.tokens} tokens{out} of the first {n_windows} windows; the maps "
         "that are drawn are those of the first window."
     )
 

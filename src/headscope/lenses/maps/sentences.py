@@ -9,6 +9,7 @@ import polars as pl
 from headscope.core import Headline
 from headscope.lenses.lens import Tables
 from headscope.lenses.shared.absences import absence, uncut_effect
+from headscope.lenses.shared.answers import answered, pictured
 from headscope.lenses.shared.effects import excludes_null, majority_effect, ratio_effect, share_effect
 from headscope.lenses.shared.phrases import percent
 from headscope.lenses.shared.table import most_windows
@@ -19,7 +20,7 @@ def sentences(tables: Tables) -> tuple[Headline, ...]:
     """What the average hides, what the weighting changes, and how flat averages are."""
     layers = tables["layers"]
     headlines = (_hidden(layers), _weighted(layers), _largest(layers))
-    return tuple(headline for headline in headlines if headline is not None)
+    return pictured(headlines, ("hidden_by_layer", "weighted", "heads"))
 
 
 _Row = Mapping[str, object]
@@ -103,7 +104,7 @@ def _hidden(layers: pl.DataFrame) -> Headline:
         f"An average over heads hides {at_least}{hidden} of the median layer's attention; equal heads: "
         f"{equal}{_unsure(effect)}."
     )
-    return Headline(full, short, effect)
+    return answered(Headline(full, short, effect), "the average hides differences", f"{at_least}{hidden}", equal)
 
 
 def _weighted(layers: pl.DataFrame) -> Headline | None:

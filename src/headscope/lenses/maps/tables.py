@@ -32,6 +32,7 @@ def head_quantities(table: pl.DataFrame) -> tuple[HeadQuantity, ...]:
             null="" if name == "written" else "null",
             unit="" if name == "written" else "share",
             notable="high" if name == "apart" else "both",
+            highest="most unlike its layer" if name == "apart" else "",
         )
         for name, label in _LABELS.items()
         if name in names

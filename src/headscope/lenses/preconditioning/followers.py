@@ -12,10 +12,11 @@ from torch import Tensor
 
 from headscope.core import Vocabulary
 from headscope.core.token_words import display_text
-from headscope.lenses.preconditioning.pairs import Counts, Pairs
+from headscope.lenses.preconditioning.pairs import Counts, Pairs, grouped_counts, pair_key
 from headscope.lenses.shared.table import Row
 from headscope.maths.resampling.clustered_mean import clustered_mean
-from headscope.maths.resampling.counts import carriers, coverage_entropy, drawn
+from headscope.maths.resampling.counts import coverage_entropy, drawn
+from headscope.maths.resampling.grouped_counts import GroupedCounts
 from headscope.maths.resampling.jackknife import jackknife
 
 Names = Callable[[int], str]
@@ -76,24 +77,26 @@ class Followers:
         sizes = [group.total for group in after]
         nulls = torch.zeros(DRAWS, len(tokens), COLUMNS, dtype=torch.float64)
         carried_null = torch.zeros(len(tokens), len(RANKS), dtype=torch.float64)
+        group = torch.arange(len(tokens)).repeat_interleave(torch.tensor(sizes))
         for draw in range(DRAWS):
             generator = torch.Generator().manual_seed(draw)
-            for group, size in enumerate(sizes):
-                uniform = torch.rand(size, generator=generator, dtype=torch.float64)
-                counts = Counts.of(drawn(uniform, pairs.following.counts)).counts
-                nulls[draw, group] = _numbers(counts)
-                carried_null[group] += _carried(counts) / DRAWS
-        measured = torch.stack([_numbers(group.counts) for group in after])
-        left_out, left_sizes = _without_windows(measured, after, tokens, sampled, skip)
+            uniform = torch.rand(len(group), generator=generator, dtype=torch.float64)
+            values = drawn(uniform, pairs.following.counts)
+            counts = grouped_counts(Counts.of(pair_key(group, values)), len(tokens))
+            nulls[draw] = _numbers(counts)
+            carried_null += counts.carried(RANKS) / DRAWS
+        together = pairs.grouped(tokens)
+        counts = grouped_counts(together, len(tokens))
+        left_out, left_sizes = _without_windows(together, tokens, sampled, skip)
         return cls(
             tokens,
             tuple(after),
             torch.tensor(sizes, dtype=torch.float64),
-            measured,
+            _numbers(counts),
             nulls,
             left_out,
             left_sizes,
-            torch.stack([_carried(group.counts) for group in after]),
+            counts.carried(RANKS),
             carried_null,
             pairs.following,
             previous.total,
@@ -166,24 +169,17 @@ class Followers:
 
 
 def _without_windows(
-    measured: Float[Tensor, "groups columns"],
-    after: Sequence[Counts],
-    tokens: Sequence[int],
-    sampled: Sequence[TextWindow],
-    skip: int,
+    together: Counts, tokens: Sequence[int], sampled: Sequence[TextWindow], skip: int
 ) -> tuple[Float[Tensor, "sampled groups columns"], Float[Tensor, "sampled groups"]]:
     """The numbers and the sizes of the groups without each sampled window."""
-    numbers = measured.expand(len(sampled), *measured.shape).clone()
-    sizes = torch.tensor([group.total for group in after], dtype=torch.float64).repeat(len(sampled), 1)
+    numbers = torch.zeros(len(sampled), len(tokens), COLUMNS, dtype=torch.float64)
+    sizes = torch.zeros(len(sampled), len(tokens), dtype=torch.float64)
     for index, window in enumerate(sampled):
-        parts = Pairs.empty().add(window.tokens[skip:-1], window.tokens[skip + 1 :]).after(tokens)
-        for group, part in enumerate(parts):
-            if not part.total:
-                continue
-            counts = after[group].counts.clone()
-            counts[torch.searchsorted(after[group].values, part.values)] -= part.counts
-            sizes[index, group] -= part.total
-            numbers[index, group] = _numbers(counts) if int(counts.sum()) else 0.0
+        part = Pairs.empty().add(window.tokens[skip:-1], window.tokens[skip + 1 :]).grouped(tokens)
+        left = together.counts.clone()
+        left[torch.searchsorted(together.values, part.values)] -= part.counts
+        counts = grouped_counts(Counts(together.values, left), len(tokens))
+        numbers[index], sizes[index] = _numbers(counts), counts.totals
     return numbers, sizes
 
 
@@ -208,16 +204,12 @@ def spelling(vocabulary: Vocabulary | None) -> Names:
     return name
 
 
-def _numbers(counts: Tensor) -> Float[Tensor, " columns"]:
-    """The columns of one group; the likeliest five of a sample carry no less than the true five do in it."""
-    fewest, largest = carriers(counts, SHARE), counts.sort(descending=True).values[:FEW]
-    chance = float(special.bdtr(int(largest.sum()), int(counts.sum()), SHARE))
-    return torch.tensor([float(fewest), float(fewest <= FEW), coverage_entropy(counts), chance], dtype=torch.float64)
-
-
-def _carried(counts: Tensor) -> Float[Tensor, " ranks"]:
-    sums = counts.sort(descending=True).values.cumsum(0).to(torch.float64) / float(counts.sum())
-    return sums[torch.tensor(RANKS).clamp_max(len(sums)) - 1]
+def _numbers(counts: GroupedCounts) -> Float[Tensor, "groups columns"]:
+    """The columns of each group; the likeliest five of a sample carry no less than the true five do in it."""
+    fewest = counts.carriers(SHARE)
+    chance = special.bdtr(counts.largest(FEW).numpy(), counts.totals.to(torch.int64).numpy(), SHARE)
+    columns = (fewest, (fewest <= FEW).to(torch.float64), counts.coverage_entropy(), torch.from_numpy(chance))
+    return torch.where(counts.totals[:, None] > 0, torch.stack(columns, 1), 0.0)
 
 
 def _row(quantity: str, value: float, ends: tuple[float, float] = (nan, nan), null: float | None = None) -> Row:

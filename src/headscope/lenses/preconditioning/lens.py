@@ -14,7 +14,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headscope.core import Headline, ModelSpec, Site, WeightSource
-from headscope.errors import UsageError
 from headscope.lenses.lens import (
     AS_IS,
     Batch,
@@ -90,12 +89,7 @@ class Preconditioning(TextLens[Params, State]):
 
     def needs(self, params: Params) -> Needs:
         """The stream that enters each layer and leaves the last; of the weights, what tokens spell."""
-        if params.least < 2 or params.components < 1 or params.skip < 0:
-            raise UsageError(
-                f"least={params.least}, components={params.components} and skip={params.skip}: at least two "
-                "occurrences "
-                "and one component are needed, and no fewer than 0 tokens can be left out"
-            )
+        params.check()
         return Needs(weights=True, captures=frozenset({"resid", "final"}), pieces=True)
 
     def start(self, params: Params, model: ModelSpec, sites: tuple[Site, ...], text: TextSize) -> State:

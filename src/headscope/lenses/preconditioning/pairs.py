@@ -11,6 +11,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from headscope.maths.resampling.grouped_counts import GroupedCounts
+
 # Different pairs that are kept at most; each takes 16 bytes.
 MOST = 2**21
 _BITS = 32  # a token's number fits
@@ -65,8 +67,7 @@ class Pairs:
 
     def add(self, previous: Int[Tensor, " n"], token: Int[Tensor, " n"]) -> "Pairs":
         """The counts with more pairs of neighbours."""
-        keys = (previous.to(torch.int64) << _BITS) | token.to(torch.int64)
-        return self.merge(Pairs(Counts.of(keys), Counts.of(token.to(torch.int64))))
+        return self.merge(Pairs(Counts.of(pair_key(previous, token)), Counts.of(token.to(torch.int64))))
 
     def merge(self, other: "Pairs") -> "Pairs":
         """The counts of both texts."""
@@ -88,6 +89,26 @@ class Pairs:
         ends = torch.searchsorted(self.pairs.values, bounds).tolist()
         mask = (1 << _BITS) - 1
         return [Counts(self.pairs.values[a:b] & mask, self.pairs.counts[a:b]) for a, b in ends]
+
+    def grouped(self, tokens: Sequence[int]) -> Counts:
+        """What follows these tokens, in one list: (index of the token, its continuation) as `pair_key` has them."""
+        ascending, group = torch.tensor(tokens).sort()
+        previous = self.pairs.values >> _BITS
+        where = torch.searchsorted(ascending, previous).clamp_max(len(ascending) - 1)
+        listed = ascending[where] == previous
+        keys = pair_key(group[where[listed]], self.pairs.values[listed] & ((1 << _BITS) - 1))
+        keys, order = keys.sort()
+        return Counts(keys, self.pairs.counts[listed][order])
+
+
+def pair_key(first: Int[Tensor, " n"], second: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
+    """One integer for each pair; they are in the order of the pairs."""
+    return (first.to(torch.int64) << _BITS) | second.to(torch.int64)
+
+
+def grouped_counts(pairs: Counts, groups: int) -> GroupedCounts:
+    """The counts of pairs, grouped by the first of each."""
+    return GroupedCounts.of(pairs.values >> _BITS, pairs.counts, groups)
 
 
 def _still_counted(pairs: Counts, halvings: int) -> Counts:

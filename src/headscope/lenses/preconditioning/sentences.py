@@ -13,6 +13,7 @@ from headscope.lenses.preconditioning.conditional_gaussians import PER_DIMENSION
 from headscope.lenses.preconditioning.followers import DRAWS, FEW, GROUPS, Followers
 from headscope.lenses.preconditioning.pairs import Pairs
 from headscope.lenses.shared.absences import absence, limit_clause
+from headscope.lenses.shared.answers import answered, pictured
 from headscope.lenses.shared.effects import clear_effect, ratio_effect, share_effect
 from headscope.lenses.shared.phrases import percent, windows_phrase
 from headscope.lenses.shared.written_numbers import counted, interval, percents, side_by_side, significant
@@ -84,8 +85,9 @@ def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[Headline, ...]:
     """What the text tells and what it cannot, and the Gaussians; each with interval, null and windows."""
     text = {row["quantity"]: row for row in tables["text"].iter_rows(named=True)}
     windows = windows_phrase(tables["text"])
-    headlines = [_information_headline(text, windows), _continuations_headline(text, windows)]
-    return (*headlines, _gaussian_headline(tables["layers"])) if "layers" in tables else tuple(headlines)
+    gaussians = _gaussian_headline(tables["layers"]) if "layers" in tables else None
+    headlines = (_information_headline(text, windows), _continuations_headline(text, windows), gaussians)
+    return pictured(headlines, ("carried", "carried", "effective_dimension"))
 
 
 # A short headline has room for one number and its comparison: this one is a word there.
@@ -141,7 +143,8 @@ def _information_headline(text: Mapping[str, _Row], windows: str) -> Headline:
     else:
         subject = "information of the last token about the next"
         short = absence(subject, limit, _nats, windows=gain["windows"], reach=left["null"])
-    return Headline(full, short, clear_effect(effect, gain["low"], gain["high"]))
+    headline = Headline(full, short, clear_effect(effect, gain["low"], gain["high"]))
+    return answered(headline, "it narrows the next one down", f"{gained} of {null} nats", "0 nats")
 
 
 def _detectable(half: float, units: int) -> float:

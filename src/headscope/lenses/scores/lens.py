@@ -14,7 +14,7 @@ import polars as pl
 import torch
 
 from headscope.core import Headline, ModelSpec, Site, WeightSource
-from headscope.errors import LensError, UsageError
+from headscope.errors import LensError
 from headscope.lenses.lens import (
     AS_IS,
     Batch,
@@ -60,8 +60,7 @@ class Scores(TextLens[Params, State]):
 
     def needs(self, params: Params) -> Needs:
         """Some rows of scores, all queries and keys, what the projections read, and the weights for their norms."""
-        if params.skip < 0:
-            raise UsageError(f"skip={params.skip}: no fewer than 0 tokens can be left out")
+        params.check()
         return Needs(weights=True, captures=frozenset({"rows", "scale", "q", "k", "x"}), pieces=True)
 
     def start(self, params: Params, model: ModelSpec, sites: tuple[Site, ...], text: TextSize) -> State:

@@ -14,6 +14,7 @@ from headscope.lenses.scores.site_sums import SiteSums
 from headscope.lenses.scores.terms import NOT_ADDED
 from headscope.lenses.scores.window import bent
 from headscope.lenses.shared.absences import absence, limit_clause, uncut_effect
+from headscope.lenses.shared.answers import answered, pictured, side
 from headscope.lenses.shared.effects import excludes_null, majority_effect, ratio_effect, share_effect
 from headscope.lenses.shared.phrases import percent, windows_phrase
 from headscope.lenses.shared.plots import label_of
@@ -88,7 +89,7 @@ def warnings(
 def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[Headline, ...]:
     """Whether independent tokens explain the variance, and whether the variance explains the entropy."""
     candidates = (_variance_headline(tables["heads"]), _entropy_headline(tables["heads"]), _last_headline(tables))
-    return tuple(headline for headline in candidates if headline is not None)
+    return pictured(candidates, ("row_variance", "entropy_gap", "jacobian_by_layer"))
 
 
 def _rows_of(table: pl.DataFrame, quantity: str) -> pl.DataFrame:
@@ -128,9 +129,9 @@ def _variance_headline(table: pl.DataFrame) -> Headline:
         f"{_ratio(top)}.{_variance_tests(judged)}"
     )
     short = f"In the median head the variance of a query's scores is {ratio} times that of independent tokens"
-    if effect == 0.0:
-        return Headline(full, _variance_absence(judged), effect)
-    return Headline(full, f"{short}{_unsure(effect)}.", effect)
+    headline = Headline(full, _variance_absence(judged) if effect == 0.0 else f"{short}{_unsure(effect)}.", effect)
+    answer = side(median, 1.0, "less variance than independent tokens", "more variance than independent tokens")
+    return answered(headline, answer, f"{ratio} times", "1")
 
 
 def _ratio(row: Mapping[str, Any]) -> str:

@@ -18,6 +18,7 @@ from headscope.lenses.shared.plots import place
 from headscope.lenses.shared.weight_notes import gain_warning, has_gain, method_of, origin, status_warnings
 from headscope.lenses.spectra.definition import definition
 from headscope.lenses.spectra.figures import figures
+from headscope.lenses.spectra.head_spectra import head_spectra
 from headscope.lenses.spectra.sentences import sentences
 from headscope.lenses.spectra.settings import Params
 from headscope.lenses.spectra.tables import FEED_FORWARD_SCHEMA, SCHEMA, head_quantities
@@ -68,6 +69,7 @@ class Spectra(WeightLens[Params]):
             figures=figures(layers, heads, feed_forward, params.bins, weights.spec.initial_sd),
             method=method_of(weights, _HOW),
             quantities=head_quantities,
+            curves=head_spectra(heads),
             warnings=(*warnings, *gain_warning(gained, readable_sites, "q, k or v"), *weights.feed_forward_notes),
         )
 

@@ -6,6 +6,7 @@ from scipy import stats
 
 from headscope.core import Headline
 from headscope.lenses.lens import Tables
+from headscope.lenses.shared.answers import answered, pictured, side
 from headscope.lenses.shared.effects import ratio_effect
 from headscope.lenses.shared.plots import label_of
 from headscope.lenses.shared.written_numbers import counted, part_of, percents, side_by_side, significant
@@ -19,8 +20,9 @@ def sentences(tables: Tables) -> tuple[Headline, ...]:
     if heads is None or layers is None:
         return ()
     noise = "" if heads["weights"].str.starts_with("as stored").all() else ", rounding noise included"
-    headlines = (_rank_headline(heads, noise), _edge_headline(layers, noise))
-    return headlines if fed is None else (*headlines, _feed_forward_headline(fed, layers, noise))
+    fed_headline = None if fed is None else _feed_forward_headline(fed, layers, noise)
+    headlines = (_rank_headline(heads, noise), _edge_headline(layers, noise), fed_headline)
+    return pictured(headlines, ("qk_effective_rank", "largest_square", "feed_forward_largest_square"))
 
 
 def _of(table: pl.DataFrame, quantity: str, matrix: str | None = None) -> pl.DataFrame:
@@ -47,7 +49,9 @@ def _rank_headline(heads: pl.DataFrame, noise: str) -> Headline:
     short = (
         f"The median head compares tokens along {along} effective directions; a random head would use {random_along}."
     )
-    return Headline(full, short, ratio_effect(*_medians(compared)))
+    answer = side(*_medians(compared), "fewer than random weights", "as many as random weights")
+    headline = Headline(full, short, ratio_effect(*_medians(compared)))
+    return answered(headline, answer, f"{along} directions", random_along)
 
 
 def _narrowest(rows: pl.DataFrame) -> str:

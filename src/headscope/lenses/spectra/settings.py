@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+TABLES = ("heads", "layers", "feed_forward")  # the main one first
+
 
 @dataclass(frozen=True)
 class Params:

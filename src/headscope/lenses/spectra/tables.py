@@ -33,6 +33,7 @@ def _quantity(matrix: str, quantity: str, label: str, unit: str) -> HeadQuantity
         unit=unit,
         scale="log" if quantity == "largest" else "linear",
         notable="low" if quantity == "effective_rank" else "high",
+        lowest="compares along fewest directions" if (matrix, quantity) == ("QK", "effective_rank") else "",
     )
 
 

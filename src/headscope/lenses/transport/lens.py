@@ -16,7 +16,6 @@ import polars as pl
 from torch import Tensor
 
 from headscope.core import Headline, ModelSpec, Site, WeightSource
-from headscope.errors import UsageError
 from headscope.lenses.lens import (
     AS_IS,
     Batch,
@@ -67,11 +66,7 @@ class Transport(TextLens[Params, State]):
 
     def needs(self, params: Params) -> Needs:
         """The stream that enters each layer, values, the weights of the first queries, and what those queries get."""
-        if params.components < 1 or params.skip < 0 or not 1 <= params.distance < CORNER:
-            raise UsageError(
-                f"components={params.components}, distance={params.distance} and skip={params.skip}: at least one "
-                f"component is needed, a distance from 1 to {CORNER - 1}, and no fewer than 0 tokens can be left out"
-            )
+        params.check()
         return Needs(weights=True, captures=frozenset(CAPTURES), pieces=True)
 
     def start(self, params: Params, model: ModelSpec, sites: tuple[Site, ...], text: TextSize) -> State:

@@ -8,6 +8,7 @@ import polars as pl
 
 from headscope.core import Headline, Site
 from headscope.lenses.shared.absences import absence, limit_clause
+from headscope.lenses.shared.answers import answered, pictured, side
 from headscope.lenses.shared.effects import clear_effect, excludes_null, majority_effect, nats_effect, share_effect
 from headscope.lenses.shared.phrases import detectable_effect, windows_phrase
 from headscope.lenses.shared.table import most_windows
@@ -127,7 +128,7 @@ def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[Headline, ...]:
     """How well the formula predicts, in numbers."""
     heads, layers = tables["heads"], tables["layers"]
     candidates = (_answer(heads, layers), _causes(heads, layers), _through(layers))
-    return tuple(headline for headline in candidates if headline is not None)
+    return pictured(candidates, ("entropy", "covariance_share", "covariance_error"))
 
 
 _Row = Mapping[str, Any]
@@ -173,7 +174,9 @@ def _answer(heads: pl.DataFrame, layers: pl.DataFrame) -> Headline | None:
         f"{_compared(rows)}; the predicted variance is {_two(ratio)} times the measured one{_shared(heads)}."
     )
     effect = majority_effect(nats_effect(median), excludes_null(entropy, 0.0))
-    return Headline(full, _entropy_short(entropy, effect), effect)
+    headline = Headline(full, _entropy_short(entropy, effect), effect)
+    answer = side(median, 0.0, "not quite: entropy comes out too low", "not quite: entropy comes out too high")
+    return answered(headline, answer, f"{side_by_side((median,), decimals=2)[0]} nats per component", "0")
 
 
 def _verdict(median: float, layers: pl.DataFrame) -> str:
@@ -222,7 +225,7 @@ def _vector_headline(vectors: pl.DataFrame) -> Headline:
     )
     compared = uniform and f"; uniform ones by {uniform}"
     short = f"Weights averaged over texts miss the median head's output by {error} of its spread{compared}."
-    return Headline(full, short, share_effect(_value(vectors)))
+    return Headline(full, short, share_effect(_value(vectors)), figure="vector_missed")
 
 
 def _pooled_row(layers: pl.DataFrame) -> dict[str, Any] | None:

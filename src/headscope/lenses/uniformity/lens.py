@@ -14,7 +14,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headscope.core import Headline, ModelSpec, Site, WeightSource
-from headscope.errors import UsageError
 from headscope.lenses.lens import (
     AS_IS,
     Batch,
@@ -58,11 +57,7 @@ class Uniformity(TextLens[Params, State]):
 
     def needs(self, params: Params) -> Needs:
         """The streams between the layers, what attention reads and averages, and all forms of the model."""
-        if params.tokens < 1 or params.skip < 0:
-            raise UsageError(
-                f"tokens={params.tokens} and skip={params.skip}: at least one token is read, and no fewer than "
-                "0 left out"
-            )
+        params.check()
         return Needs(
             weights=True,
             captures=frozenset({"resid", "final"}),

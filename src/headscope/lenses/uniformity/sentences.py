@@ -9,6 +9,7 @@ import torch
 from headscope.core import Headline
 from headscope.lenses.lens import AS_IS
 from headscope.lenses.shared.absences import absence, limit_clause
+from headscope.lenses.shared.answers import answered, pictured, side
 from headscope.lenses.shared.effects import clear_effect, correlation_effect, ratio_effect, share_effect
 from headscope.lenses.shared.written_numbers import counted, decimals_of, interval, percents, side_by_side, significant
 from headscope.lenses.uniformity.rates import (
@@ -67,7 +68,7 @@ def warnings(
 def sentences(tables: Mapping[str, pl.DataFrame]) -> tuple[Headline, ...]:
     """What stands out, in numbers."""
     candidates = (_growth(tables["streams"]), _causes(tables["streams"]), _prediction(tables["rates"]))
-    return tuple(headline for headline in candidates if headline is not None)
+    return pictured(candidates, ("cosine", "differences", "rates"))
 
 
 _Row = Mapping[str, object]
@@ -136,7 +137,10 @@ def _growth(streams: pl.DataFrame) -> Headline | None:
         f"{_capitalised(_share(shares))} of their length still distinguishes them{_outcome(shares)}."
     )
     effect = correlation_effect(_number(last, "value"), _number(first, "value"))
-    return Headline(full, _growth_short(first, last), _changed(effect, last))
+    headline = Headline(full, _growth_short(first, last), _changed(effect, last))
+    start, end = side_by_side([_number(row, "value") for row in (first, last)], decimals=2)
+    answer = side(_number(last, "value"), _number(first, "value"), "they grow less alike", "they grow more alike")
+    return answered(headline, answer, f"mean cosine {end}", f"{start} at the first layer")
 
 
 def _outcome(shares: _Row) -> str:

@@ -2,7 +2,7 @@ r"""The weights of a map at random places; every key keeps its popularity."""
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from headscope.maths.attention.fixed_margins import Fitted, with_margins
@@ -15,7 +15,7 @@ TRACE = 1e-9
 
 
 def popular_placement(
-    pattern: Float[Tensor, "rows keys"], visible: Bool[Tensor, "rows keys"], noise: Float[Tensor, "rows keys"]
+    pattern: Float[Tensor, "*batch rows keys"], visible: Bool[Tensor, "rows keys"], noise: Float[Tensor, "rows keys"]
 ) -> Fitted:
     r"""A random map with the weights of each row and the column sums of the original.
 
@@ -33,30 +33,52 @@ def popular_placement(
         - a key that every row likes best stays so  (tested: test_a_sink_stays_a_sink)
         - a sink with unrelated rows has the spectrum of its placement
           (tested: test_a_sink_has_the_spectrum_of_its_placement)
+        - patterns that are placed together are placed as each alone  (tested: test_placements_do_not_mix)
+    Numerics:
+        Keys whose $\theta_j + g_{ij}$ agree to about 12 digits are ordered by their index.
     Reference:
         Luce (1959), Individual Choice Behavior; Plackett (1975), Applied Statistics 24, 193.
     """
     pattern = pattern.to(torch.float64)
-    columns = pattern.sum(0)
+    columns = pattern.sum(-2)
     # numpy sorts rows of this size three times as fast as torch.
     weights = torch.from_numpy(-np.sort(-torch.where(visible, pattern, 0.0).numpy(), axis=-1))
     strengths = (columns / visible.sum(0).clamp_min(1)).clamp_min(TRACE).log()
     visible_noise = torch.where(visible, noise.to(torch.float64), -torch.inf)
-    placement, nearest = torch.zeros_like(pattern), torch.inf
-    most = torch.where(visible, weights[:, :1], 0.0).sum(0)
+    placement, nearest = torch.zeros_like(pattern), torch.full_like(columns[..., 0], torch.inf)
+    most = torch.where(visible, weights[..., :1], 0.0).sum(-2)
     target_odds = _odds(columns, most)
     for _ in range(ROUNDS):
-        order = torch.from_numpy(np.argsort(-(visible_noise + strengths).numpy(), axis=-1, kind="stable"))
+        order = falling_order(visible_noise + strengths[..., None, :])
         dealt = torch.zeros_like(pattern).scatter(-1, order, weights)
-        sums = dealt.sum(0)
-        distance = float((sums - columns).abs().sum())
-        if distance < (1 - 1e-9) * nearest:  # of placements that are equally near the first
-            placement, nearest = dealt, distance
+        sums = dealt.sum(-2)
+        distance = (sums - columns).abs().sum(-1)
+        nearer = distance < (1 - 1e-9) * nearest  # of placements that are equally near the first
+        placement[nearer], nearest[nearer] = dealt[nearer], distance[nearer]
         strengths = strengths + (target_odds - _odds(sums, most)).clamp(-MOVE, MOVE)
     return with_margins(placement + TRACE * visible, pattern.sum(-1), columns)
 
 
-def _odds(sums: Float[Tensor, " keys"], most: Float[Tensor, " keys"]) -> Float[Tensor, " keys"]:
+def falling_order(x: Float[Tensor, "*batch n"]) -> Int[Tensor, "*batch n"]:
+    r"""The indices that sort the last axis, largest first, four times as fast as argsort.
+
+    Definition:
+        The bits of a float, read as an integer, are in the order of the floats (negative ones after a flip of all bits
+        but the sign). The index replaces the last $\lceil \log_2 n \rceil$ bits, so that sorting the integers sorts the
+        indices with them.
+    Properties:
+        - the order of argsort where numbers differ in the first 12 digits  (tested: test_falling_order)
+        - infinities are the ends, and numbers that are equal keep their order  (tested: test_falling_order)
+    """
+    bits = (-x.to(torch.float64)).numpy().view(np.int64)
+    bits = bits ^ ((bits >> 63) & np.iinfo(np.int64).max)
+    last_bits = (1 << (x.shape[-1] - 1).bit_length()) - 1
+    packed = (bits & ~last_bits) | np.arange(x.shape[-1])
+    packed.sort(axis=-1)
+    return torch.from_numpy(packed & last_bits)
+
+
+def _odds(sums: Float[Tensor, "*batch keys"], most: Float[Tensor, "*batch keys"]) -> Float[Tensor, "*batch keys"]:
     """The log odds of a key's weight against the most that it could get."""
     return (sums.clamp_min(TRACE) / (most - sums).clamp_min(TRACE)).log()
 

@@ -1,6 +1,6 @@
-r"""Counts of values: entropy with its bias, and the fewest values for a share.
+r"""Counts of values: the entropy of what produced them, and draws from their shares.
 
-A finite number of draws shows fewer values than there are, so both numbers come out too small. Draws of the same number
+A finite number of draws shows fewer values than there are, so the entropy comes out too small. Draws of the same number
 from a known distribution show by how much.
 """
 
@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from headscope.errors import NumericsError
+from headscope.maths.resampling.grouped_counts import GroupedCounts
 
 
 def coverage_entropy(counts: Int[Tensor, " values"]) -> float:
@@ -29,27 +30,9 @@ def coverage_entropy(counts: Int[Tensor, " values"]) -> float:
         Chao and Shen (2003), Nonparametric estimation of Shannon's index of diversity, Environmental and Ecological
         Statistics 10, 429.
     """
-    c = _checked(counts)
-    n = float(c.sum())
-    once = float((c == 1).sum())
-    p = c / n * (1 - min(once, n - 1) / n)
-    return float(-(p * p.log() / (1 - (1 - p) ** n)).sum()) + 0.0
-
-
-def carriers(counts: Int[Tensor, " values"], share: float = 0.9) -> int:
-    r"""The fewest values that carry a share of the mass.
-
-    It is the least k with $\sum_{i \le k} c_{(i)} \ge s\,n$, largest counts first.
-
-    Properties:
-        - of n values seen once, ⌈s n⌉  (tested: test_carriers)
-    """
-    if not 0 < share <= 1:
-        raise NumericsError(f"a share lies between 0 and 1, got {share}")
-    c = _checked(counts).sort(descending=True).values
-    # Sums of counts are whole numbers and s n is rounded: a little room below the next whole number.
-    enough = c.cumsum(0) >= share * float(c.sum()) - 1e-9
-    return int(enough.to(torch.int64).argmax()) + 1
+    if not bool((counts > 0).any()):
+        raise NumericsError("nothing was counted")
+    return float(GroupedCounts.of(torch.zeros_like(counts), counts, 1).coverage_entropy())
 
 
 def drawn(uniform: Float[Tensor, " draws"], counts: Int[Tensor, " values"]) -> Int[Tensor, " draws"]:
@@ -62,11 +45,3 @@ def drawn(uniform: Float[Tensor, " draws"], counts: Int[Tensor, " values"]) -> I
     """
     ends = counts.cumsum(0).to(torch.float64) / float(counts.sum())
     return torch.searchsorted(ends, uniform.to(torch.float64), right=True).clamp_max(len(counts) - 1)
-
-
-def _checked(counts: Int[Tensor, " values"]) -> Float[Tensor, " positive"]:
-    """The counts that are not 0, in float64."""
-    positive_counts = counts[counts > 0].to(torch.float64)
-    if not len(positive_counts):
-        raise NumericsError("nothing was counted")
-    return positive_counts

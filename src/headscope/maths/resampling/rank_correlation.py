@@ -6,8 +6,9 @@ is common to a row (how many keys it has, how sharp its softmax is) plays no par
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 # A variance of ranks that another measure leaves unexplained: below it the rest is rounding.
@@ -29,12 +30,27 @@ def row_ranks(values: Float[Tensor, "*batch keys"], mask: Bool[Tensor, "*some ke
     counted = mask.expand_as(values)
     # Keys that do not count go to the end of the row, where no key has them as a lower neighbour.
     counted_values = torch.where(counted, values.to(torch.float64), torch.inf)
-    ordered = counted_values.sort(-1).values
-    double_ranks = torch.searchsorted(ordered, counted_values) + torch.searchsorted(ordered, counted_values, right=True)
+    double_ranks = _double_ranks(counted_values.detach().cpu()).to(values.device)
     n = counted.sum(-1, keepdim=True).to(torch.float64)
     centred = torch.where(counted, double_ranks.to(torch.float64) / 2 - n / 2, 0.0)
     spread = centred.square().sum(-1, keepdim=True) / n.clamp_min(1.0)
     return torch.where(spread > 0, centred / spread.clamp_min(1e-300).sqrt(), 0.0)
+
+
+def _double_ranks(values: Float[Tensor, "*batch keys"]) -> Int[Tensor, "*batch keys"]:
+    """Twice the ranks within each row, less 1; ties share the mean of their ranks.
+
+    One sort by numpy, which takes a fifth of the time of torch's searches in sorted rows.
+    """
+    order = torch.from_numpy(np.argsort(values.numpy(), axis=-1))
+    ordered = values.gather(-1, order).numpy()
+    differs = ordered[..., 1:] != ordered[..., :-1]
+    edge, at = np.ones((*values.shape[:-1], 1), dtype=bool), np.arange(values.shape[-1])
+    # Keys that tie are neighbours: the first and the last place of each run of equal ones.
+    first = np.maximum.accumulate(np.where(np.concatenate((edge, differs), -1), at, 0), -1)
+    last_places = np.where(np.concatenate((differs, edge), -1), at, len(at))
+    last = np.minimum.accumulate(last_places[..., ::-1], -1)[..., ::-1]
+    return torch.empty_like(order).scatter_(-1, order, torch.from_numpy(first + last + 1))
 
 
 def row_centred(values: Float[Tensor, "*batch keys"], mask: Bool[Tensor, "*some keys"]) -> Float[Tensor, "*batch keys"]:

@@ -9,14 +9,12 @@ import torch
 from torch import Tensor
 
 from headscope.errors import CheckpointError
+from headscope.model.formats.adapter_folder import CONFIG, WEIGHTS
 from headscope.model.formats.checkpoint import Checkpoint
 from headscope.model.formats.checkpoint_file import sha256_of
 from headscope.model.formats.config_json import read_object
 from headscope.model.formats.safetensors_folder import read_tensor
 from headscope.model.formats.safetensors_header import read_header
-
-CONFIG = "adapter_config.json"
-WEIGHTS = "adapter_model.safetensors"
 
 
 @dataclass(frozen=True)
@@ -53,11 +51,6 @@ def hash_of_lines(hashes: Any) -> str:
     return hashlib.sha256("".join(f"{digest}  {name}\n" for digest, name in hashes).encode()).hexdigest()
 
 
-def holds_adapter(folder: Path) -> bool:
-    """Whether a folder holds an adapter or a part of one."""
-    return any(folder.glob("adapter_config.json")) or any(folder.glob("adapter_model*"))
-
-
 def read_adapter(folder: Path) -> Adapter:
     """Read the settings and the header of an adapter; raises a clear error where a part is missing or damaged."""
     for name in (CONFIG, WEIGHTS):
@@ -72,12 +65,6 @@ def read_adapter(folder: Path) -> Adapter:
             )
     checkpoint = Checkpoint(folder, (folder / WEIGHTS,), entries, read_tensor)
     return Adapter(folder, read_object(folder / CONFIG), checkpoint)
-
-
-def base_name(folder: Path) -> str:
-    """The base model that adapter_config.json names: a path or a hub id; empty where it names none."""
-    name = read_object(folder / CONFIG).get("base_model_name_or_path") if (folder / CONFIG).exists() else None
-    return name if isinstance(name, str) else ""
 
 
 def _incomplete(folder: Path, name: str) -> CheckpointError:

@@ -3,21 +3,14 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
-from headscope.errors import CheckpointError, HeadscopeError, NumericsError, ResourceError, UsageError
-from headscope.model.formats.checkpoint_file import file_size
-from headscope.model.formats.format import format_at
+from headscope.errors import CheckpointError, HeadscopeError, NumericsError, ResourceError
 from headscope.model.model import open_model
 from headscope.model.sources.names import resolve
 from headscope.model.transformers.library_messages import reason
 from headscope.model.verify import Check, verify
 from headscope.progress import Step
-
-POPULAR = "popular"  # the list that ships with headscope
-_POPULAR_FILE = Path(__file__).parent / "popular.txt"
-_MAX_BYTES = 1_000_000
 
 Result = Literal["agrees", "disagrees", "crashed", "refused", "not fetched"]
 
@@ -47,35 +40,11 @@ _ERRORS: dict[Result, type[HeadscopeError]] = {
 }
 
 
-def is_list(name: str) -> bool:
-    """Whether `name` names a list of models rather than a model."""
-    path = Path(name)
-    if name == POPULAR or not path.is_file():
-        return name == POPULAR
-    return path.suffix.lower() not in (".safetensors", ".json") and format_at(path) is None
-
-
-def read_list(name: str) -> tuple[str, ...]:
-    """The models that a list names: one a line, without comments, each once."""
-    file = _POPULAR_FILE if name == POPULAR else Path(name)
-    try:
-        if file_size(file) > _MAX_BYTES:
-            raise UsageError(f"{file} is larger than {_MAX_BYTES} bytes", hint="give a text file with one model a line")
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError, CheckpointError) as error:
-        raise UsageError(f"cannot read the list {file}: {error}", hint="give a UTF-8 text file") from error
-    names = [line.partition("#")[0].strip() for line in lines]
-    models = tuple(dict.fromkeys(name for name in names if name))
-    if not models:
-        raise UsageError(f"{file} names no model", hint="write one repository id a line")
-    return models
-
-
 def survey(models: Sequence[str], text: str | None = None, progress: Step | None = None) -> Iterator[Outcome]:
     """Fetch, open and verify one model after the other; none of them stops the others."""
     for position, model in enumerate(models):
         if progress is not None:
-            progress(f"verifying {model}", position, len(models))
+            progress("verifying model", position, len(models))
         yield _outcome(model, text)
 
 

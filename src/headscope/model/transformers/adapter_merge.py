@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from headscope.errors import CheckpointError, ResourceError
-from headscope.model.formats.adapter import WEIGHTS, Adapter
+from headscope.model.formats.adapter import Adapter
+from headscope.model.formats.adapter_folder import WEIGHTS
 from headscope.model.formats.completeness import n_numbers
 from headscope.model.formats.completeness import names as listed
 from headscope.model.formats.memory import check_memory

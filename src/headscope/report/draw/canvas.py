@@ -13,7 +13,7 @@ from matplotlib.mathtext import MathTextParser
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from headscope.core.numbers import SYMBOL, power_of_ten, visible
-from headscope.report.draw.palette import Theme
+from headscope.report.colours import Theme
 
 POINT = 1 / 72
 _FONT = 8.0

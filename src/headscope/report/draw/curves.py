@@ -15,8 +15,8 @@ from headscope.core import Curves, Series
 from headscope.core.figure import Array
 from headscope.core.numbers import visible
 from headscope.errors import UsageError
+from headscope.report.colours import Theme
 from headscope.report.draw.canvas import add_axes, dress, lettering, log_axis, name_axes, panel
-from headscope.report.draw.palette import Theme
 
 SERIES = "series-"
 _SIZE = (232.0, 150.0)

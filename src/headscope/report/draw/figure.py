@@ -1,8 +1,7 @@
-"""Draws figures: as SVG for the page, and as SVG, PDF or PNG files for a paper."""
+"""Draws figures with matplotlib: as SVG for a notebook, and as SVG, PDF or PNG for a paper."""
 
 import io
 import textwrap
-from pathlib import Path
 from xml.etree.ElementTree import Element
 
 import numpy as np
@@ -12,15 +11,13 @@ from matplotlib.figure import Figure as Canvas
 
 from headscope.core import Curves, Figure, HeatMap, Histogram, Mosaic, Network
 from headscope.core.numbers import number, visible
-from headscope.errors import UsageError
+from headscope.report.colours import Theme, paper
 from headscope.report.draw import curves, heat_map, histogram, mosaic, network, svg
 from headscope.report.draw.canvas import lettering, settings
 from headscope.report.draw.figure_check import check_figure
 from headscope.report.draw.heat_map import Scale
-from headscope.report.draw.palette import Theme, on_page, paper, stand_ins
-from headscope.report.files import write_bytes
+from headscope.report.draw.palette import on_page, stand_ins
 
-FORMATS = ("svg", "pdf", "png")
 PIXELS = 1.3  # page pixels per point of a figure, so that 8-point labels are easy to read
 _TIPS_AT_MOST = 10_000
 _TITLE_GLYPH = 5.6  # mean width of a character of the title, in points
@@ -37,22 +34,6 @@ def page_svg(figure: Figure, prefix: str) -> str:
         root.set("height", f"{height * PIXELS:.0f}")
         root.set("style", f"--w:{width * PIXELS:.0f}px")
         return svg.text_of(root, prefix, on_page)
-
-
-def save(figure: Figure, path: str | Path) -> Path:
-    """Write the figure to a .svg, .pdf or .png file, by its name.
-
-    The same figure gives the same bytes.
-    """
-    path = Path(path)
-    kind = path.suffix.lower().removeprefix(".")
-    if kind not in FORMATS:
-        raise UsageError(
-            f"cannot save the figure {figure.name!r} as {path.name!r}: unknown format {path.suffix!r}",
-            hint="end the name in .svg, .pdf or .png",
-        )
-    write_bytes(path, encode(figure, kind))
-    return path
 
 
 def encode(figure: Figure, kind: str) -> bytes:

@@ -12,8 +12,9 @@ from matplotlib.ticker import FixedLocator, MaxNLocator, ScalarFormatter
 from headscope.core import HeatMap
 from headscope.core.figure import Array
 from headscope.core.numbers import number, visible
+from headscope.report.colours import LEVELS, Theme
 from headscope.report.draw.canvas import add_axes, lettering, name_axes, panel
-from headscope.report.draw.palette import LEVELS, Theme
+from headscope.report.draw.palette import diverging_map, sequential_map
 
 CELLS, BAR = "cells", "bar"
 FRAME = "frame-of-"  # the panel's outline, which shows the extent of the cells even if some are empty
@@ -72,7 +73,7 @@ def draw(figure: HeatMap, theme: Theme, *, cells: bool = True) -> Figure:
     if scale is None:
         axes.text(columns / 2, rows / 2, "no value", ha="center", va="center", color=theme.muted)
     else:
-        colours = theme.diverging_map() if scale.diverging else theme.sequential_map()
+        colours = diverging_map(theme) if scale.diverging else sequential_map(theme)
         if cells:
             _mesh(axes, figure.values, scale, colours, CELLS)
         else:

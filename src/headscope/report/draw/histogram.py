@@ -6,9 +6,9 @@ from matplotlib.figure import Figure
 
 from headscope.core import Histogram
 from headscope.errors import UsageError
+from headscope.report.colours import Theme
 from headscope.report.draw.canvas import dress, lettering, log_axis, name_axes, panel
 from headscope.report.draw.curves import SERIES, colours_of, draw_series, legend
-from headscope.report.draw.palette import Theme
 
 _SIZE = (232.0, 140.0)
 _ROW = 10.0  # height of a row of names of marks, in points

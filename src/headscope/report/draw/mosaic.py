@@ -7,8 +7,8 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from headscope.core import Mosaic
+from headscope.report.colours import Theme
 from headscope.report.draw.canvas import lettering, name_axes, panel
-from headscope.report.draw.palette import Theme
 
 _SIDE = 232.0
 _GRID_UP_TO = 64  # cells a side; with more the lines would hide them

@@ -5,9 +5,9 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
 from headscope.core import Network
+from headscope.report.colours import Theme
 from headscope.report.draw.canvas import lettering, panel
 from headscope.report.draw.mosaic import kind_colours, kind_legend
-from headscope.report.draw.palette import Theme
 
 _SIDE = 250.0
 _NAMED_UP_TO = 48  # nodes; with more their names would overlap

@@ -1,47 +1,30 @@
 """The index itself: the documents with all their items, and what items lack."""
 
-import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
 
-from headscope.errors import UsageError
 from headscope.theory import Claim, claims
-from headscope.theory.index import bukatin, conti, wertich, wertich_formulas
-from headscope.theory.index.item import KINDS, MODEL, Document, Item, Step, Way, steps
+from headscope.theory.index.contents import CONTENTS, Contents, check_filters, item_id_of, section_label
+from headscope.theory.index.item import MODEL, Document, Item, Step, Way, steps
 from headscope.theory.ledger import meant_ids
 from headscope.theory.works import bukatin as bukatin_talk
 from headscope.theory.works import conti as conti_notes
 from headscope.theory.works import wertich as wertich_thesis
 
-Sections = Mapping[str, tuple[str, tuple[str, ...]]]
-# What a number without a kind means, first what people look for first: `wertich:A.1` is the figure.
-_PREFIXES = ("fig", "eq", "tab", "statement", "q", "slide", "sec", "readme")
-_SHOWN = 4
-
 
 @cache
 def documents() -> tuple[Document, ...]:
     """The works, each with its items."""
-    return (
-        _document(
-            "wertich", wertich_thesis(), "W",
-            (*wertich.FIGURES, *wertich.TABLES, *wertich_formulas.FORMULAS, *wertich.THEOREMS, *wertich.QUESTIONS),
-            wertich.SECTIONS,
-        ),
-        _document(
-            "conti", conti_notes(), "CR",
-            (*conti.FIGURES, *conti.TABLES, *conti.FORMULAS, *conti.THEOREMS, *conti.QUESTIONS), conti.SECTIONS,
-        ),
-        _document("bukatin", bukatin_talk(), "B", bukatin.SLIDES, {}),
-    )  # fmt: skip
+    works = {"wertich": wertich_thesis(), "conti": conti_notes(), "bukatin": bukatin_talk()}
+    return tuple(_document(works[contents.name], contents) for contents in CONTENTS)
 
 
-def _document(name: str, work: object, letters: str, items: tuple[Item, ...], sections: Sections) -> Document:
-    listed_items = tuple(map(_with_model, items))
-    section_items = _sections(name, letters, listed_items, sections)
+def _document(work: object, contents: Contents) -> Document:
+    listed_items = tuple(map(_with_model, contents.items))
+    section_items = _sections(contents, listed_items)
     author, title = (str(getattr(work, part)) for part in ("author", "work"))
-    return Document(name, author, title, (*listed_items, *map(_with_model, section_items)))
+    return Document(contents.name, author, title, (*listed_items, *map(_with_model, section_items)))
 
 
 def _with_model(item: Item) -> Item:
@@ -54,22 +37,31 @@ def _with_model(item: Item) -> Item:
     return replace(item, steps=tuple(map(with_model, item.steps)))
 
 
-def _sections(name: str, letters: str, items: Iterable[Item], sections: Sections) -> list[Item]:
+def _sections(contents: Contents, items: Iterable[Item]) -> list[Item]:
     """Statements without a number, by section.
 
     The ledger judges them, and no other item names them.
     """
     named = {claim for item in items for claim in item.claims}
     section_items = []
-    for section, (title, other_steps) in sections.items():
+    for section, (title, other_steps) in contents.sections.items():
         ids = [
             claim_id
             for claim in claims()
             for claim_id in claim.ids
-            if claim_id[0] in letters and claim.source.section.split(",")[0] == section and claim_id not in named
+            if claim_id[0] in contents.letters
+            and claim.source.section.split(",")[0] == section
+            and claim_id not in named
         ]
         section_items.append(
-            Item(name, f"sec.{section}", "statement", section, title, steps(f"claims {_short(ids)}", *other_steps))
+            Item(
+                contents.name,
+                section_label(section),
+                "statement",
+                section,
+                title,
+                steps(f"claims {_short(ids)}", *other_steps),
+            )
         )
     return section_items
 
@@ -93,11 +85,7 @@ def items(document: str = "", kind: str = "", section: str = "") -> tuple[Item, 
 
     A section includes its parts.
     """
-    names = [work.name for work in documents()]
-    if document and document not in names:
-        raise UsageError(f"there is no document {document!r}", hint=f"the documents are {', '.join(names)}")
-    if kind and kind not in KINDS:
-        raise UsageError(f"there is no kind {kind!r}", hint=f"the kinds are {', '.join(KINDS)}")
+    check_filters(document, kind)
     return tuple(
         item
         for work in documents()
@@ -123,22 +111,8 @@ def item_named(name: str) -> Item:
     Raises:
         UsageError: There is none; the hint tells the nearest ones.
     """
-    item_by_id = {item.id: item for item in items()}
-    document, _, label = name.strip().partition(":")
-    for spelling in (name.strip(), *(f"{document}:{prefix}.{label}" for prefix in _PREFIXES)):
-        if spelling in item_by_id:
-            return item_by_id[spelling]
-    folded = {item_id.lower(): item_id for item_id in item_by_id}
-    lowered_names = [name.strip().lower(), *(f"{document}:{prefix}.{label}".lower() for prefix in _PREFIXES[:3])]
-    near = [
-        folded[match]
-        for word in lowered_names
-        for match in difflib.get_close_matches(word, folded, n=_SHOWN, cutoff=0.75)
-    ]
-    near = list(dict.fromkeys(near))[:_SHOWN] or [next(iter(work.items)).id for work in documents()]
-    raise UsageError(
-        f"the index has no {name!r}", hint=f"near it: {', '.join(near)}; `headscope index` lists everything"
-    )
+    item_id = item_id_of(name)
+    return next(item for item in items() if item.id == item_id)
 
 
 def ways(item: Item, lacking: Callable[[Step], str]) -> tuple[Way, ...]:

@@ -8,9 +8,10 @@ not there yet becomes a reason, and turns into a command by itself on the day it
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from headscope.core import Figure, Finding
+if TYPE_CHECKING:
+    from headscope.core import Figure, Finding
 
 Kind = Literal["figure", "table", "formula", "theorem", "question", "statement"]
 KINDS: tuple[Kind, ...] = ("figure", "table", "formula", "theorem", "question", "statement")
@@ -32,7 +33,7 @@ class Published:
     value: float
     error: float = 0.0
     predicted: float | None = None
-    ours: Callable[[Finding], Numbers] | None = None
+    ours: "Callable[[Finding], Numbers] | None" = None
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Item:
     figures: tuple[str, ...] = ()
     published: tuple[Published, ...] = ()
     read: str = ""
-    comparison: Callable[[Finding], Figure] | None = None
+    comparison: "Callable[[Finding], Figure] | None" = None
 
     @property
     def id(self) -> str:

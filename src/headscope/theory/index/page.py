@@ -55,7 +55,7 @@ def page(item: Item, findings: Mapping[str, Finding], entries: Sequence[Entry] =
         ),
         headlines=(*_comparison(item, published, model), *headlines),
         method=" ".join(f"{finding.lens}: {finding.method}" for finding in good),
-        warnings=(*missing, *(line for finding in good for line in finding.warnings)),
+        warnings=tuple(dict.fromkeys((*missing, *(line for finding in good for line in finding.warnings)))),
         params={"item": item.id},
     )
 

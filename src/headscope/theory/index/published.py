@@ -7,12 +7,15 @@ model with several stacks, ours are those of its first one.
 from collections.abc import Callable
 from math import isfinite
 from statistics import pvariance
+from typing import TYPE_CHECKING
 
-import numpy as np
-import polars as pl
-
-from headscope.core import Curves, Finding, Series
 from headscope.theory.index.item import Numbers, Published
+
+if TYPE_CHECKING:
+    import numpy as np
+    import polars as pl
+
+    from headscope.core import Curves, Finding
 
 PLOT = "Mistral-7B-Instruct-v0.2, read off the plot, ± 5 %"
 _READ = 0.05
@@ -21,8 +24,10 @@ _EDGES = tuple(_SD**2 * (_COLUMNS**0.5 + sign * _ROWS**0.5) ** 2 for sign in (-1
 _MEAN = _COLUMNS * _SD**2
 
 
-def of_layers(finding: Finding, quantity: str, matrix: str = "") -> pl.DataFrame:
+def of_layers(finding: "Finding", quantity: str, matrix: str = "") -> "pl.DataFrame":
     """The rows of one quantity in the table of layers, in the first stack, by layer."""
+    import polars as pl  # takes longer to load than the names of all items
+
     table = finding.tables["layers"]
     if "matrix" in table.columns:
         table = table.filter(pl.col("matrix") == matrix)
@@ -31,10 +36,10 @@ def of_layers(finding: Finding, quantity: str, matrix: str = "") -> pl.DataFrame
     return table.filter(*first)
 
 
-def _at(quantity: str, matrix: str, row: int, power: int = 1) -> Callable[[Finding], Numbers]:
+def _at(quantity: str, matrix: str, row: int, power: int = 1) -> "Callable[[Finding], Numbers]":
     """One quantity of the first or last layer, and its value at initialisation."""
 
-    def read(finding: Finding) -> Numbers:
+    def read(finding: "Finding") -> Numbers:
         table = of_layers(finding, quantity, matrix)
         if not table.height:
             return None, None
@@ -44,8 +49,8 @@ def _at(quantity: str, matrix: str, row: int, power: int = 1) -> Callable[[Findi
     return read
 
 
-def _peak(quantity: str, matrix: str) -> Callable[[Finding], Numbers]:
-    def read(finding: Finding) -> Numbers:
+def _peak(quantity: str, matrix: str) -> "Callable[[Finding], Numbers]":
+    def read(finding: "Finding") -> Numbers:
         table = of_layers(finding, quantity, matrix)
         row = table["value"].arg_max()
         return (None, None) if row is None else (table[row, "value"], table[row, "initial"])
@@ -53,13 +58,13 @@ def _peak(quantity: str, matrix: str) -> Callable[[Finding], Numbers]:
     return read
 
 
-def _traces(summary: Callable[[list[float]], float], of_null: bool = False) -> Callable[[Finding], Numbers]:
+def _traces(summary: Callable[[list[float]], float], of_null: bool = False) -> "Callable[[Finding], Numbers]":
     """A summary of the traces over the layers, and its null.
 
     The null of their variance is the mean of the variances by layer.
     """
 
-    def read(finding: Finding) -> Numbers:
+    def read(finding: "Finding") -> Numbers:
         table = of_layers(finding, "trace")
         if not table.height:
             return None, None
@@ -111,8 +116,12 @@ _DEPTHS = {
 }
 
 
-def trained_spectrum_comparison(finding: Finding) -> Curves:
+def trained_spectrum_comparison(finding: "Finding") -> "Curves":
     """Mean squared singular values over the depth, ours and the published ones."""
+    import numpy as np
+
+    from headscope.core import Curves, Series
+
     series = []
     for name, (x, y) in _DEPTHS.items():
         table = of_layers(finding, "mean_square", name[-1])
@@ -130,8 +139,12 @@ def trained_spectrum_comparison(finding: Finding) -> Curves:
     )
 
 
-def traces_comparison(finding: Finding) -> Curves:
+def traces_comparison(finding: "Finding") -> "Curves":
     """The traces over the depth, with the smallest and largest published ones."""
+    import numpy as np
+
+    from headscope.core import Curves, Series
+
     table = of_layers(finding, "trace")
     ends = np.array([0.0, 1.0])
     x, sd = _depth(table), table["sd"].to_numpy().astype(np.float64)
@@ -151,8 +164,8 @@ def traces_comparison(finding: Finding) -> Curves:
     )
 
 
-def _depth(table: pl.DataFrame) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+def _depth(table: "pl.DataFrame") -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
     """Layers as a share of the depth: a common axis of models of any depth."""
-    layers = table["layer"].to_numpy().astype(np.float64)
+    layers = table["layer"].to_numpy().astype("float64")
     last = layers.max(initial=0.0)
     return layers / last if last > 0 and isfinite(last) else layers

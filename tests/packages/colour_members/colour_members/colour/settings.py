@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+TABLES = ("heads",)  # the main one first
+
 
 @dataclass(frozen=True)
 class Params:

@@ -9,7 +9,6 @@ from colour_members.repaint.settings import COMMAND, Params
 from colour_members.repaint.tables import changes_table
 from headscope.core import Finding, TextSpec
 from headscope.corpora import shipped_text
-from headscope.errors import UsageError
 from headscope.experiments.experiment import Experiment
 from headscope.model.model import Model
 from headscope.progress import Step
@@ -22,18 +21,13 @@ class Repaint(Experiment[Params]):
     command = COMMAND.path
     params = Params
 
-    def check(self, params: Params) -> None:
-        """Refuse factors that are no numbers above 0."""
-        for strength in params.strengths:
-            _number(strength)
-
     def run(self, model: Model, params: Params, progress: Step) -> tuple[Finding, TextSpec]:
         """The original, then every strength."""
         text = shipped_text()
         tokens = model.encode("\n\n".join(text.documents))[None, : params.tokens]
         original = _last_states(model, tokens)
         changes: dict[float, float] = {}
-        for done, strength in enumerate(map(_number, params.strengths)):
+        for done, strength in enumerate(params.factors()):
             progress("repainting", done, len(params.strengths))
             with model.edit() as edit:  # undone to the last bit when the block ends
                 edit.scale_spectrum("q", strength)
@@ -50,16 +44,6 @@ class Repaint(Experiment[Params]):
         )
         count = tokens.shape[1]
         return finding, TextSpec(text.name, text.sha256, text.n_characters, count, 1, count)
-
-
-def _number(strength: str) -> float:
-    try:
-        number = float(strength)
-    except ValueError:
-        number = 0.0
-    if number <= 0:
-        raise UsageError(f"cannot read the strength {strength!r}: expected a number above 0", hint="write 2 or 0.5")
-    return number
 
 
 def _last_states(model: Model, tokens: Tensor) -> Tensor:

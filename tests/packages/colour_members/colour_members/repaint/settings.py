@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from headscope.errors import UsageError
 from headscope.experiments.command import Command
 
 COMMAND = Command(
@@ -21,3 +22,21 @@ class Params:
     )
     tokens: int = field(default=32, metadata={"help": "tokens of the text", "min": 2})
     seed: int = field(default=0, metadata={"help": "seed of everything that is drawn at random"})
+
+    def check(self) -> None:
+        """Refuse factors that are no numbers above 0."""
+        self.factors()
+
+    def factors(self) -> tuple[float, ...]:
+        """The factors as numbers."""
+        return tuple(map(_number, self.strengths))
+
+
+def _number(strength: str) -> float:
+    try:
+        number = float(strength)
+    except ValueError:
+        number = 0.0
+    if number <= 0:
+        raise UsageError(f"cannot read the strength {strength!r}: expected a number above 0", hint="write 2 or 0.5")
+    return number

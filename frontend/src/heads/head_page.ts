@@ -1,0 +1,153 @@
+/** The page of one head: its pattern on real tokens, its curves, its numbers among all heads, its neighbours. */
+
+import type { Atlas, Patterns, Quantity } from "../data";
+import { attentionMap } from "../drawing/attention_map";
+import { counted } from "../drawing/numbers";
+import { hideTip } from "../drawing/tooltip";
+import { copyButton } from "../navigation/copying";
+import { button, element, whenNear, withSymbols } from "../navigation/element";
+import type { View } from "../navigation/view";
+import type { Transport } from "../transport";
+import { dotStrip } from "./dot_strip";
+import { curveFigures } from "./head_curves";
+import { lookOf, smallMap } from "./head_map";
+import { patternView } from "./pattern_view";
+import { byLens, nullOf, rankOf, withUnit } from "./quantities";
+
+/** Shows the page of a head where the address names one, and the report elsewhere. */
+export async function followHeads(page: Document, view: View, transport: Transport): Promise<void> {
+  const [atlas, patterns] = await Promise.all([transport.atlas(), transport.patterns()]);
+  if (atlas === null) return;
+  const place = element("section", { id: "head-page", hidden: true, tabindex: -1 });
+  page.querySelector("main")?.append(place);
+  const places = new Map(atlas.heads.map(({ label }, head) => [label, head]));
+  let scrolled = 0; // where the reader left the report
+
+  const show = (label: string) => {
+    const head = places.get(label);
+    const isOpen = head !== undefined;
+    if (isOpen && place.hidden) scrolled = scrollY;
+    const hasLeft = !isOpen && !place.hidden;
+    place.hidden = !isOpen;
+    page.body.classList.toggle("at-head", isOpen);
+    hideTip();
+    if (head !== undefined) {
+      place.replaceChildren(...contentOf(atlas, patterns, head, view));
+      page.title = `${label} of ${atlas.model}`;
+      scrollTo(0, 0);
+      place.focus({ preventScroll: true });
+    } else if (hasLeft) {
+      page.title = `Attention of ${atlas.model}`;
+      if (label === "" || page.getElementById(label) === null) scrollTo(0, scrolled);
+      else page.getElementById(label)?.scrollIntoView();
+    }
+  };
+  view.listen((address, before) => address.place !== before.place && show(address.place));
+  page.addEventListener("keydown", (event) => {
+    if (place.hidden || event.altKey || event.ctrlKey || event.metaKey || isTyping(event)) return;
+    const next = nextHead(atlas, places.get(view.current.place) ?? 0, event.key);
+    if (event.key === "Escape") view.go("overview");
+    else if (next !== null) {
+      event.preventDefault();
+      view.go(atlas.heads[next]!.label);
+    }
+  });
+  if (places.has(view.current.place)) show(view.current.place);
+}
+
+export function isTyping(event: Event): boolean {
+  return event.target instanceof HTMLElement && event.target.matches("input, select, textarea");
+}
+
+/** The head that an arrow key leads to: sideways within a layer and on to the next, up and down by layers. */
+export function nextHead(atlas: Atlas, head: number, key: string): number | null {
+  const here = atlas.heads[head];
+  if (here === undefined) return null;
+  if (key === "ArrowLeft") return head > 0 ? head - 1 : null;
+  if (key === "ArrowRight") return head + 1 < atlas.heads.length ? head + 1 : null;
+  if (key !== "ArrowUp" && key !== "ArrowDown") return null;
+  const layers = atlas.panels[here.panel]!.layers;
+  const layer = layers[layers.indexOf(here.layer) + (key === "ArrowDown" ? 1 : -1)];
+  const next = atlas.heads.findIndex((other) => other.panel === here.panel && other.layer === layer && other.head === here.head);
+  return layer === undefined || next < 0 ? null : next;
+}
+
+function contentOf(atlas: Atlas, patterns: Patterns | null, head: number, view: View): Node[] {
+  const pattern = patterns === null ? null : patternView(atlas, patterns, head);
+  const curves = curveFigures(atlas, head);
+  return [
+    titleOf(atlas, head, view),
+    ...(pattern === null ? [element("p", { class: "quiet" }, "This run keeps no pattern of this head.")] : [pattern]),
+    ...(patterns === null ? [] : [layerOf(atlas, patterns, head)]),
+    ...(curves.length === 0 ? [] : [element("h2", {}, "Curves"), element("div", { class: "figures" }, ...curves)]),
+    element("h2", {}, "Every quantity, among all heads"),
+    numbersOf(atlas, head),
+    element("h2", {}, "The same in Python"),
+    pythonOf(atlas, head),
+  ];
+}
+
+function titleOf(atlas: Atlas, head: number, view: View): HTMLElement {
+  const { label, panel } = atlas.heads[head]!;
+  const kind = atlas.panels[panel]!.title;
+  const step = (key: string, words: string) => {
+    const next = nextHead(atlas, head, key);
+    return button(words, () => next !== null && view.go(atlas.heads[next]!.label), {
+      class: "step", disabled: next === null, "aria-label": next === null ? words : `${words} ${atlas.heads[next]!.label}`,
+    });
+  };
+  const back = element("a", { href: "#overview", class: "back" }, "← Report");
+  const steps = element("span", { class: "steps" }, step("ArrowLeft", "←"), step("ArrowRight", "→"), step("ArrowUp", "↑"), step("ArrowDown", "↓"));
+  return element(
+    "header", {}, element("p", { class: "kicker" }, back),
+    element("h1", {}, label, " ", element("small", {}, `${kind ? `${kind.toLowerCase()} of ` : "of "}${atlas.model}`)), steps,
+    copyButton("Copy link", () => location.href),
+  );
+}
+
+/** All heads of the layer as small maps. */
+function layerOf(atlas: Atlas, patterns: Patterns, head: number): HTMLElement {
+  const { panel, layer, label } = atlas.heads[head]!;
+  const items = atlas.heads.flatMap((other, place) => {
+    if (other.panel !== panel || other.layer !== layer) return [];
+    const link = element("a", { href: `#${other.label}`, class: "thumbnail", "aria-current": place === head ? "page" : undefined, "data-head": place });
+    link.append(element("span", {}, `H${other.head}`));
+    return [link];
+  });
+  whenNear(items, (link) => {
+    const map = smallMap(atlas, patterns, Number(link.dataset["head"]));
+    if (map !== null) link.prepend(attentionMap(map, lookOf(map)));
+  });
+  const title = `All heads of ${label.replace(/\.H\d+$/, "")}`;
+  return element("div", {}, element("h2", {}, title), element("div", { class: "thumbnails" }, ...items));
+}
+
+/** The row of this head in the table of all heads, with every number as a dot among all heads. */
+function numbersOf(atlas: Atlas, head: number): HTMLElement {
+  const groups = [...byLens(atlas.quantities)].map(([lens, quantities]) => {
+    const rows = quantities.map((quantity) => rowOf(quantity, head));
+    const title = element("tr", { class: "group" }, element("th", { scope: "rowgroup", colspan: 5 }, element("a", { href: `#lens-${lens}` }, quantities[0]!.lens_title)));
+    return element("tbody", {}, title, ...rows);
+  });
+  const headings = ["Quantity", "Value", "Null", "Rank", "Among all heads"].map((words, index) => element("th", { scope: "col", class: index > 0 && index < 4 ? "n" : undefined }, words));
+  return element("div", { class: "scroll" }, element("table", { class: "head-numbers" }, element("thead", {}, element("tr", {}, ...headings)), ...groups));
+}
+
+function rowOf(quantity: Quantity, head: number): HTMLTableRowElement {
+  const [value, reference, rank] = [quantity.values[head] ?? null, nullOf(quantity, head), rankOf(quantity, head)];
+  const known = quantity.values.filter((other) => other !== null).length;
+  return element(
+    "tr", {},
+    element("th", { scope: "row" }, ...withSymbols(quantity.label)),
+    element("td", { class: "n" }, withUnit(value, quantity.unit)),
+    element("td", { class: "n quiet" }, withUnit(reference, quantity.unit)),
+    element("td", { class: "n quiet" }, rank === null ? "–" : `${rank} of ${counted(known, "head")}`),
+    element("td", {}, dotStrip(quantity, head)),
+  );
+}
+
+function pythonOf(atlas: Atlas, head: number): HTMLElement {
+  const { label } = atlas.heads[head]!;
+  const lines = `import headscope as hs\nmodel = hs.open(${JSON.stringify(atlas.model)})\nmodel.pattern("your text", ${JSON.stringify(label)})`;
+  return element("div", { class: "python" }, element("pre", {}, lines), copyButton("Copy", () => lines));
+}

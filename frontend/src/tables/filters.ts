@@ -1,0 +1,15 @@
+/** Which heads pass the filters of the page. */
+
+import type { Atlas } from "../data";
+import type { Range } from "../navigation/address";
+import { quantityOf } from "../heads/quantities";
+
+/** Whether a head lies in every range; a head without the number does not. */
+export function passes(atlas: Atlas, filters: readonly Range[], head: number): boolean {
+  return filters.every(({ key, low, high }) => {
+    const quantity = quantityOf(atlas, key);
+    if (quantity === null || (low === null && high === null)) return true;
+    const value = quantity.values[head] ?? null;
+    return value !== null && (low === null || value >= low) && (high === null || value <= high);
+  });
+}
