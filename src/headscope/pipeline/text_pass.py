@@ -213,8 +213,8 @@ class _Recorder:
         return SiteAssembly(expected_parts(self._sites, names, places), piecewise=needs.pieces)
 
     def _captures(self, needs: Needs) -> frozenset[str]:
-        shown = self.session.shown
-        return needs.captures | {name for name in needs.welcome if name.partition(":")[0] in shown}
+        shown_places = self.session.shown
+        return needs.captures | {name for name in needs.welcome if name.partition(":")[0] in shown_places}
 
     def piece(self, blank: Batch, *, over: bool) -> Batch:
         """The batch with what the forward has shown since the last piece."""

@@ -33,14 +33,14 @@ def extremes(grid: HeadGrid, most: int = MOST_CARDS) -> dict[int, list[Extreme]]
     Ends that have a name come first; the main quantities of other lenses fill what is left. A head at several ends
     appears once.
     """
-    chosen: dict[int, list[Extreme]] = {}
+    extremes_by_head: dict[int, list[Extreme]] = {}
     for extreme in _named_ends(grid.columns):
-        if extreme.head in chosen or len(chosen) < most:
-            chosen.setdefault(extreme.head, []).append(extreme)
+        if extreme.head in extremes_by_head or len(extremes_by_head) < most:
+            extremes_by_head.setdefault(extreme.head, []).append(extreme)
     for extreme in _other_ends(grid):
-        if extreme.head not in chosen and len(chosen) < _FEW_CARDS:
-            chosen[extreme.head] = [extreme]
-    return chosen
+        if extreme.head not in extremes_by_head and len(extremes_by_head) < _FEW_CARDS:
+            extremes_by_head[extreme.head] = [extreme]
+    return extremes_by_head
 
 
 def _named_ends(columns: Sequence[HeadColumn]) -> Iterator[Extreme]:
@@ -81,8 +81,8 @@ def _first_habit(times: int, habit: str) -> str:
 
 def _singular(habit: str) -> str:
     """A verb and what follows it, for one head: `look at` becomes `looks at`."""
-    verb, blank, others = habit.partition(" ")
-    return f"{verb}{'es' if verb.endswith(('s', 'x', 'ch', 'sh')) else 's'}{blank}{others}"
+    verb, blank, object_words = habit.partition(" ")
+    return f"{verb}{'es' if verb.endswith(('s', 'x', 'ch', 'sh')) else 's'}{blank}{object_words}"
 
 
 def with_unit(value: float, unit: str) -> str:

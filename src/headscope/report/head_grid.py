@@ -58,9 +58,13 @@ class HeadColumn:
         """The null of all heads; None where heads have different ones, or none."""
         if self.nulls is None:
             return None
-        known = self.nulls[np.isfinite(self.nulls)]
-        spread = float(np.ptp(known)) if known.size else np.inf
-        return float(known[0]) if spread <= 1e-9 * max(1e-300, float(np.abs(known).max(initial=0.0))) else None
+        finite_nulls = self.nulls[np.isfinite(self.nulls)]
+        spread = float(np.ptp(finite_nulls)) if finite_nulls.size else np.inf
+        return (
+            float(finite_nulls[0])
+            if spread <= 1e-9 * max(1e-300, float(np.abs(finite_nulls).max(initial=0.0)))
+            else None
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -39,14 +39,14 @@ def section(finding: Finding, weight_warning: str = "", script: bool = True, pre
     The page says `weight_warning` once for all sections, so that no section repeats it.
     """
     about, name = finding.about, prefix + anchor(finding)
-    key, others = _figures(finding, name, script)
+    key, further_figures = _figures(finding, name, script)
     parts = [
         f'<h2>{escape(about.title)} <span class="lens">{escape(finding.lens)}</span>{_copy_link(name, script)}</h2>',
         f'<p class="question">{sentence(about.question)}</p>',
         _status(finding),
         f'<div class="answer">{_answers(finding)}{key}</div>',
         "".join(f'<p class="warning">{sentence(text)}</p>' for text in finding.warnings if text != weight_warning),
-        others,
+        further_figures,
         "".join(_tables(finding, name, script)),
         _explanations(finding),
     ]
@@ -87,9 +87,9 @@ def _figures(finding: Finding, name: str, script: bool) -> tuple[str, str]:
     ]
     if not elements:
         return "", ""
-    others = "".join(element for place, element in enumerate(elements) if place != key)
-    rest = f'<div class="figures">{others}</div>' if others else ""
-    return f'<div class="figures key">{elements[key]}</div>', rest
+    further_elements = "".join(element for place, element in enumerate(elements) if place != key)
+    further_figures = f'<div class="figures">{further_elements}</div>' if further_elements else ""
+    return f'<div class="figures key">{elements[key]}</div>', further_figures
 
 
 def _tables(finding: Finding, name: str, script: bool) -> Iterator[str]:

@@ -123,8 +123,8 @@ def null_text(column: WideColumn) -> str:
     """The null under the name of a column: one number, or the range of the rows."""
     if column.null is not None:
         return f"null {number(column.null)}"
-    known = sorted(null for null in column.nulls or () if null is not None and null == null)
-    return f"null {number(known[0])} to {number(known[-1])}" if known else ""
+    finite_nulls = sorted(null for null in column.nulls or () if null is not None and null == null)
+    return f"null {number(finite_nulls[0])} to {number(finite_nulls[-1])}" if finite_nulls else ""
 
 
 def _rows(wide: WideTable, columns: Sequence[WideColumn], n_rows: int) -> str:

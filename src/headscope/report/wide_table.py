@@ -222,7 +222,7 @@ def _is_known(value: float | None) -> bool:
 
 def _common(values: Sequence[float | None] | None) -> float | None:
     """The one number that all known values are; None where they differ or there is none."""
-    known = [value for value in values or () if value is not None and np.isfinite(value)]
-    if not known or max(known) - min(known) > _SAME * max(map(abs, known)):
+    finite_values = [value for value in values or () if value is not None and np.isfinite(value)]
+    if not finite_values or max(finite_values) - min(finite_values) > _SAME * max(map(abs, finite_values)):
         return None
-    return known[0]
+    return finite_values[0]
