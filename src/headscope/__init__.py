@@ -19,6 +19,8 @@ _HOMES = {
     "HeadscopeError": "headscope.errors",
     "Selection": "headscope.core",
     "attention": "headscope.attention",
+    "head": "headscope.api",
+    "heads": "headscope.api",
     "lenses": "headscope.api",
     "load": "headscope.api",
     "look": "headscope.api",

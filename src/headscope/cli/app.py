@@ -24,6 +24,7 @@ from headscope.cli.argument_checks import check_drawings, check_lenses, check_re
 from headscope.cli.claims_command import CLAIMS_EXAMPLES, claims
 from headscope.cli.data_command import DATA_EXAMPLES, data
 from headscope.cli.experiment_commands import ExperimentGroup
+from headscope.cli.head_command import HEAD_EXAMPLES, head
 from headscope.cli.index_command import INDEX_EXAMPLES, index
 from headscope.cli.lens_commands import LensGroup
 from headscope.cli.list_options import SEVERAL
@@ -63,7 +64,19 @@ class Commands(ExperimentGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """What runs first, then what lists."""
-        order = ("report", "look", "lens", "verify", "intervene", "study", "claims", "index", "figures", "bench")
+        order = (
+            "report",
+            "look",
+            "head",
+            "lens",
+            "verify",
+            "intervene",
+            "study",
+            "claims",
+            "index",
+            "figures",
+            "bench",
+        )
         return sorted(super().list_commands(ctx), key=lambda name: order.index(name) if name in order else len(order))
 
 
@@ -92,6 +105,7 @@ app.add_typer(
 
 app.command(epilog=CLAIMS_EXAMPLES)(claims)
 app.command(epilog=DATA_EXAMPLES)(data)
+app.command(epilog=HEAD_EXAMPLES)(head)
 app.command(epilog=INDEX_EXAMPLES)(index)
 app.command(epilog=MECHANISMS_EXAMPLES)(mechanisms)
 _benches = typer.Typer(no_args_is_help=True, help="Ratios against dense attention and against peers, on this machine.")
