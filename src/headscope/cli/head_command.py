@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headscope.catalogue import check_heads
 from headscope.cli.argument_checks import check_file, check_request, requested_text
 from headscope.cli.list_options import listed
 from headscope.cli.options import Device, Form, Hub, Model, Seed, TextFile, examples
@@ -56,9 +57,10 @@ def head(
     """
     check_destination(form)
     spellings = listed(heads)
-    check_heads(spellings)
+    check_spellings(spellings)
     check_picture(out)
     check_request(model, hub=hub, text=text, first_tokens=first_tokens)
+    check_heads(model, spellings, hub=hub)
     with shown_progress() as progress:
         from headscope import api
 
@@ -79,7 +81,7 @@ def head(
     _show(views, form, out)
 
 
-def check_heads(spellings: Sequence[str]) -> None:
+def check_spellings(spellings: Sequence[str]) -> None:
     """Refuse what cannot be read as a selection of heads."""
     for spelling in spellings:
         Selection.parse(spelling)
@@ -163,13 +165,15 @@ def _show_on_screen(views: "HeadViews", *, is_drawn: bool) -> None:
             _print_lines(screen, [*(_picture_lines(view, screen) if is_drawn else ()), Text(), *_number_lines(view)])
         return
     screen.print(Text(views.title, style="bold"))
+    screen.print()
     if is_drawn:
-        _print_lines(screen, _thumbnail_lines(views, screen))
+        _print_lines(screen, list(_thumbnail_lines(views, screen)))
     show_rows([_row(view) for view in views], Format.TABLE)
 
 
 def _print_lines(screen: "Console", lines: "Sequence[Text]") -> None:
     for line in lines:
+        line.rstrip()
         screen.print(line, no_wrap=True, overflow="ignore", crop=False)
 
 

@@ -74,24 +74,25 @@ def tone_of(weights: Array) -> Tone:
 def picture(view: "HeadView", canvas: Canvas) -> list[Text]:
     """The lines of a map: numbers of keys above, queries with their tokens at the side, and a legend."""
     weights = seen_weights(view)
-    tone = tone_of(weights)
     n_queries, n_keys = weights.shape
     label = min(LABEL, 2 + max(len(str(n_queries)) + cell_len(_token(token)) for token in view.tokens))
     is_wide = n_keys <= _MOST_WIDE and label + 1 + 2 * n_keys <= canvas.width
     block = 1 if is_wide else math.ceil(max(n_keys, n_queries) / max(8, canvas.width - label - 1))
     cells = blocks_of(weights, block)
+    tone = tone_of(cells)
     labels = [f"{place} {_token(view.tokens[place])}" for place in range(0, n_queries, block)]
     margin = Text(" " * (label + 1))
     lines = [margin + Text(_ticks(cells.shape[1], block, 2 if is_wide else 1), style="dim")]
     lines += _rows(tone(cells), labels, label, canvas, is_wide=is_wide)
-    return [*lines, margin + _legend(tone, canvas, block)]
+    note = f"Each cell is the largest of {block} × {block} weights." if block > 1 else ""
+    return [*lines, margin + _legend(tone, canvas), *([margin + Text(note, style="dim")] if note else [])]
 
 
 def thumbnail(view: "HeadView", canvas: Canvas, size: int) -> list[Text]:
     """A small map without labels: `size` columns, half as many lines."""
     weights = seen_weights(view)
     cells = blocks_of(weights, math.ceil(max(weights.shape) / size))
-    return _half_rows(tone_of(weights)(cells), canvas)
+    return _half_rows(tone_of(cells)(cells), canvas)
 
 
 def seen_weights(view: "HeadView") -> Array:
@@ -197,16 +198,13 @@ def _ticks(n_cells: int, block: int, width: int) -> str:
     return "".join(f"{place:<{_TICK * width}}" for place in places).rstrip()
 
 
-def _legend(tone: Tone, canvas: Canvas, block: int) -> Text:
+def _legend(tone: Tone, canvas: Canvas) -> Text:
     line = Text("weight", style="dim")
     for share in _LEGEND:
         line.append(" ")
         line.append_text(_line(np.array([share]), canvas, 2))
-        line.append(f" {number(tone.full * share**2)}")
-    line.append(" and more")
-    if block > 1:
-        line.append(f"; each cell is the largest of {block} × {block} weights", style="dim")
-    return line
+        line.append(f" {number(tone.full * share**2, 2)}")
+    return line.append(" and more")
 
 
 def _token(token: str) -> str:

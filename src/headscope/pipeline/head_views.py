@@ -19,8 +19,9 @@ from headscope.lenses.focus.settings import Params
 from headscope.lenses.focus.tables import head_quantities
 from headscope.lenses.lens import AS_IS, Batch, NotApplicable, TextSize
 from headscope.model.devices import device_named
+from headscope.model.head_check import check_heads_of
 from headscope.model.model import Model, open_model
-from headscope.model.sources.names import check_name
+from headscope.model.sources.names import check_name, resolve
 from headscope.model.token_ids import check_token_ids
 from headscope.model.token_maps import spelled_ids
 from headscope.model.token_pieces import SAMPLE, surroundings_of, token_pieces
@@ -65,6 +66,7 @@ def head_views(
     source_text = text_of(text, listener.step)
     if is_source(model):
         listener.step(f"opening {model}", 0, 1)
+        check_heads_of(resolve(model, hub=hub, seed=seed, progress=listener.step), heads)
     opened = open_model(model, hub=hub, device=device, seed=seed, progress=listener.step)
     chosen = chosen_heads(opened.spec.name, opened.sites, heads)
     _check_size(opened, len(chosen), tokens)

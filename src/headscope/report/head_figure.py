@@ -1,14 +1,13 @@
 """The patterns of heads as one figure: a map with its tokens, or a grid of maps."""
 
-import math
-
 import numpy as np
 
 from headscope.core import HeadView, HeadViews, HeatMap
 from headscope.core.figure import Array
 from headscope.core.numbers import number
 
-_ACROSS = 4  # maps in a line
+_ACROSS = 4  # maps in a line that are named one by one
+_MOST_ACROSS = 12  # columns of a grid of layers and heads
 _TOP = 0.98  # weights above this quantile share one colour
 _NOTE = "Queries: down; keys: across."
 
@@ -36,30 +35,41 @@ def _single(view: HeadView) -> HeatMap:
 
 
 def _grid(views: HeadViews) -> HeatMap:
-    size, across = len(views[0].tokens), min(_ACROSS, len(views))
-    n_lines = math.ceil(len(views) / across)
-    cells: Array = np.full((n_lines * (size + 1) - 1, across * (size + 1) - 1), np.nan)
-    for place, view in enumerate(views):
-        down, right = divmod(place, across)
+    """The maps in a grid of layers and heads where these name them, else line by line."""
+    size = len(views[0].tokens)
+    places, left, above = _arrangement(views)
+    cells: Array = np.full((len(left) * (size + 1) - 1, len(above) * (size + 1) - 1), np.nan)
+    for view, (down, right) in zip(views, places, strict=True):
         cells[down * (size + 1) :][:size, right * (size + 1) :][:, :size] = _cells(view)
     limits = _limits(cells)
-    places = [str(place) for place in range(size)]
-    lines = [views.views[start : start + across] for start in range(0, len(views), across)]
-    above = tuple(view.label for view in views) if n_lines == 1 else tuple(map(str, range(1, across + 1)))
-    left = ("",) if n_lines == 1 else tuple(", ".join(view.label for view in line) for line in lines)
+    numbers = [str(place) for place in range(size)]
     return HeatMap(
         name="heads",
         title=views.title,
         caption=f"{_NOTE} One scale for all. {_colour_note(limits[1])}",
         values=cells,
-        row_labels=_repeated(places, n_lines),
-        column_labels=_repeated(places, across),
+        row_labels=_repeated(numbers, len(left)),
+        column_labels=_repeated(numbers, len(above)),
         row_axis="query",
         column_axis="key",
         unit="weight",
         limits=limits,
         panels=(left, above),
     )
+
+
+def _arrangement(views: HeadViews) -> tuple[list[tuple[int, int]], tuple[str, ...], tuple[str, ...]]:
+    """The row and column of each map, and the names of rows and columns."""
+    if len(views) <= _ACROSS:
+        return [(0, place) for place in range(len(views))], ("",), tuple(view.label for view in views)
+    sites = list(dict.fromkeys(view.site for view in views))
+    heads = sorted({view.head for view in views})
+    if len(heads) <= _MOST_ACROSS and 2 * len(views) >= len(sites) * len(heads):
+        places = [(sites.index(view.site), heads.index(view.head)) for view in views]
+        return places, tuple(site.label for site in sites), tuple(f"H{head}" for head in heads)
+    lines = [views.views[start : start + _ACROSS] for start in range(0, len(views), _ACROSS)]
+    left = tuple(", ".join(view.label for view in line) for line in lines)
+    return [divmod(place, _ACROSS) for place in range(len(views))], left, ("",) * _ACROSS
 
 
 def _cells(view: HeadView) -> Array:
