@@ -6,6 +6,7 @@ see stays empty.
 """
 
 import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -31,7 +32,7 @@ _TICK = 10  # cells between two numbers above the map
 _BRIGHT = 0.995  # this share of the cells is not in full colour
 _LEAST_BRIGHT = 0.25  # roots of shares below this are never in full colour
 _LEVELS = 32
-_LEGEND = (0.0, 0.25, 0.5, 0.75, 1.0)
+_LEGENDS = ((0.0, 0.25, 0.5, 0.75, 1.0), (0.0, 0.5, 1.0), (1.0,))  # brightnesses; the first that fits is written
 _RAMP = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37))
 _SHADES, _PLAIN_SHADES = "·░▒▓█", ".:+*#"
 _UPPER, _LOWER = "▀", "▄"
@@ -75,7 +76,8 @@ def picture(view: "HeadView", canvas: Canvas) -> list[Text]:
     """The lines of a map: numbers of keys above, queries with their tokens at the side, and a legend."""
     weights = seen_weights(view)
     n_queries, n_keys = weights.shape
-    label = min(LABEL, 2 + max(len(str(n_queries)) + cell_len(_token(token)) for token in view.tokens))
+    longest = 2 + max(len(str(n_queries)) + cell_len(_token(token)) for token in view.tokens)
+    label = min(LABEL, longest, canvas.width // 3)
     is_wide = n_keys <= _MOST_WIDE and label + 1 + 2 * n_keys <= canvas.width
     block = 1 if is_wide else math.ceil(max(n_keys, n_queries) / max(8, canvas.width - label - 1))
     cells = blocks_of(weights, block)
@@ -85,7 +87,8 @@ def picture(view: "HeadView", canvas: Canvas) -> list[Text]:
     lines = [margin + Text(_ticks(cells.shape[1], block, 2 if is_wide else 1), style="dim")]
     lines += _rows(tone(cells), labels, label, canvas, is_wide=is_wide)
     note = f"Each cell is the largest of {block} × {block} weights." if block > 1 else ""
-    return [*lines, margin + _legend(tone, canvas), *([margin + Text(note, style="dim")] if note else [])]
+    notes = [Text(part, style="dim") for part in textwrap.wrap(note, canvas.width)]
+    return [*lines, _legend(tone, canvas), *notes]
 
 
 def thumbnail(view: "HeadView", canvas: Canvas, size: int) -> list[Text]:
@@ -199,12 +202,18 @@ def _ticks(n_cells: int, block: int, width: int) -> str:
 
 
 def _legend(tone: Tone, canvas: Canvas) -> Text:
+    """What the colours mean, as fully as the width allows."""
+    legends = [_swatches(tone, canvas, shares) for shares in _LEGENDS]
+    return next((line for line in legends if line.cell_len <= canvas.width), legends[-1])
+
+
+def _swatches(tone: Tone, canvas: Canvas, shares: Sequence[float]) -> Text:
     line = Text("weight", style="dim")
-    for share in _LEGEND:
+    for share in shares:
         line.append(" ")
         line.append_text(_line(np.array([share]), canvas, 2))
         line.append(f" {number(tone.full * share**2, 2)}")
-    return line.append(" and more")
+    return line.append("+")
 
 
 def _token(token: str) -> str:

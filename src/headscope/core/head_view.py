@@ -135,10 +135,6 @@ class HeadViews(Shown, Sequence[HeadView]):
 
     views: tuple[HeadView, ...]
 
-    def __post_init__(self) -> None:
-        if not self.views:
-            raise UsageError("no head was chosen", hint="name one, e.g. L1.H3")
-
     @property
     def title(self) -> str:
         """The title of one head, or the names of all."""

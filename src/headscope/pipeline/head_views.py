@@ -83,6 +83,8 @@ def _check_arguments(
 ) -> None:
     """Refuse what can be refused before anything is fetched or opened."""
     Amount(tokens)
+    if not heads:
+        raise UsageError("no head was chosen", hint="name one, e.g. L1.H3")
     for selection in heads:
         Selection.of(selection)
     if device is not None:
