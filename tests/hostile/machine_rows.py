@@ -57,10 +57,18 @@ def out_of_folder(name: str, content: str) -> Callable[[Scene], list[str]]:
     return lambda scene: ["report", "tiny", "--out", str(scene.file(name, content).parent)]
 
 
+def heed_interrupts(scene: Scene) -> None:
+    """Let Ctrl-C interrupt, also where a shell started the tests with & and so ignores it for them."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    scene.streams.callback(signal.signal, signal.SIGINT, before)
+
+
 def stopped(number: signal.Signals) -> Callable[[Scene], list[str]]:
     """A signal that comes while something is measured."""
 
     def prepare(scene: Scene) -> list[str]:
+        heed_interrupts(scene)
+
         def measure(*_: Any, **__: Any) -> None:
             signal.raise_signal(number)
 
@@ -74,6 +82,7 @@ def stopped_elsewhere(number: signal.Signals) -> Callable[[Scene], list[str]]:
     """The same in a command that keeps nothing."""
 
     def prepare(scene: Scene) -> list[str]:
+        heed_interrupts(scene)
         scene.patch.setattr(api, "look", lambda *_, **__: signal.raise_signal(number))
         return ["look", "tiny"]
 

@@ -5,6 +5,8 @@ headscope draws from generators of its own. A lens of another package may draw f
 all threads share: it runs on the thread of the caller, where the generator is seeded for it.
 """
 
+import ctypes
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -84,16 +86,29 @@ class LensThreads:
 def lens_threads(count: int) -> Iterator[LensThreads]:
     """Threads for lenses; one thread is that of the caller.
 
-    An error leaves no work behind: what has not begun is dropped.
+    An error or Ctrl-C ends the lenses that are at work: what they would have answered is not asked for any more.
     """
     if count <= 1:
         yield LensThreads()
         return
-    executor = ThreadPoolExecutor(count, thread_name_prefix="lens")
+    identifiers: list[int] = []
+    executor = ThreadPoolExecutor(
+        count, thread_name_prefix="lens", initializer=lambda: identifiers.append(threading.get_ident())
+    )
     try:
         yield LensThreads(executor)
+    except BaseException:
+        executor.shutdown(wait=False, cancel_futures=True)
+        for identifier in identifiers:
+            _interrupt(identifier)
+        raise
     finally:
-        executor.shutdown(wait=True, cancel_futures=True)
+        executor.shutdown(wait=True)
+
+
+def _interrupt(thread_identifier: int) -> None:
+    """Raise KeyboardInterrupt in a thread, at its next step of Python."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_identifier), ctypes.py_object(KeyboardInterrupt))
 
 
 def _without_gradients(work: Callable[..., T], *arguments: object) -> T:

@@ -256,8 +256,11 @@ def _show(recorder: _Recorder, blank: Batch, viewers: Sequence[tuple[Fold, Needs
         else:
             recorder.session.run(blank.tokens, head=False)
         hand_over(over=True)
-    finally:
+    except Exception:
+        # The lenses may begin again without the batch; after Ctrl-C they are not waited for.
         threads.wait()
+        raise
+    threads.wait()
 
 
 def restricted(batch: Batch, needs: Needs) -> Batch:
