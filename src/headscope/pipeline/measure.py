@@ -13,6 +13,7 @@ from headscope.lenses.lens import AnyLens, Needs
 from headscope.model.devices import device_named
 from headscope.model.sources.names import check_name
 from headscope.pipeline.fold import Fold
+from headscope.pipeline.lens_threads import LensThreads, lens_threads
 from headscope.pipeline.made_windows import check_request
 from headscope.pipeline.outcome import answer, failed_finding, not_applicable
 from headscope.pipeline.questions import LensPlan, Question, questions
@@ -31,6 +32,7 @@ def measure(
     *,
     text: Text | str | Path | None = None,
     lenses: Sequence[str | AnyLens] | None = None,
+    quick: bool = False,
     params: Mapping[str, Any] | None = None,
     seed: int = 0,
     window: int = 512,
@@ -48,6 +50,7 @@ def measure(
         text: A text from `text`, the name of one (`moby-dick:fit`), a string that is itself the text, a `Path` of a
             UTF-8 file, or None for the shipped one.
         lenses: Names of lenses; None is all of them.
+        quick: Of all lenses only those that need no changed form of the model.
         params: Parameters by lens name, e.g. `{"focus": {"bands": (4, 16)}}`.
         seed: For the freshly initialised variant of the model and everything that is sampled.
         window: Tokens per window; the model's context where that is shorter.
@@ -65,7 +68,7 @@ def measure(
             other things.
         CheckpointError: The model cannot be opened or its weights are not finite.
     """
-    questions_asked, amount = questions(lenses, params), Amount(first_tokens, all_windows)
+    questions_asked, amount = questions(lenses, params, quick=quick), Amount(first_tokens, all_windows)
     listener = progress or Silent()
     # What may be wrong with the arguments is looked at before anything is fetched or opened, which can take minutes.
     if out is not None:
@@ -86,8 +89,13 @@ def measure(
     try:
         findings |= _earlier_findings(plans, keeper, listener)
         folds = [Fold(plan, seed) for plan in plans if plan.question.name not in findings]
-        with torch.random.fork_rng(devices=[]), torch.no_grad(), fitting_threads(subject.spec):
-            findings |= _answers(folds, subject, windows, keeper, listener)
+        with (
+            torch.random.fork_rng(devices=[]),
+            torch.no_grad(),
+            fitting_threads(subject.spec) as n_threads,
+            lens_threads(n_threads) as threads,
+        ):
+            findings |= _answers(folds, subject, windows, keeper, threads, listener)
         ordered = {question.name: findings[question.name] for question in questions_asked}
         return keeper.close(Run(subject.spec, subject.sites, ordered, text_spec, versions(), seed))
     finally:
@@ -117,7 +125,12 @@ def _earlier_findings(plans: Sequence[LensPlan], keeper: Keeper, progress: Progr
 
 
 def _answers(
-    folds: Sequence[Fold], subject: Subject, windows: Windows | None, keeper: Keeper, progress: Progress
+    folds: Sequence[Fold],
+    subject: Subject,
+    windows: Windows | None,
+    keeper: Keeper,
+    threads: LensThreads,
+    progress: Progress,
 ) -> dict[str, Finding]:
     """Lenses that read weights alone answer first: an interrupted run has kept them."""
     findings: dict[str, Finding] = {}
@@ -127,17 +140,16 @@ def _answers(
     plan_stages(progress, folds, subject, windows)
     names = [fold.name for fold in (*reading, *watching)]
 
-    def keep_answer(fold: Fold) -> None:
-        progress.step(lens_task(fold.name, names), 0, 1)
-        findings[fold.name] = keeper.keep(fold.plan, answer(fold, subject))
-        progress.step(lens_task(fold.name, names), 1, 1)
+    def keep_answers(finished: Sequence[Fold]) -> None:
+        for fold, wait_for_answer in threads.answers(lambda fold: answer(fold, subject), finished):
+            progress.step(lens_task(fold.name, names), 0, 1)
+            findings[fold.name] = keeper.keep(fold.plan, wait_for_answer())
+            progress.step(lens_task(fold.name, names), 1, 1)
 
-    for fold in reading:
-        keep_answer(fold)
+    keep_answers(reading)
     if watching:
-        observe(subject, windows, watching, progress)
-    for fold in watching:
-        keep_answer(fold)
+        observe(subject, windows, watching, threads, progress)
+    keep_answers(watching)
     return findings
 
 
