@@ -22,6 +22,7 @@ from headscope.catalogue import (
 from headscope.catalogue import models as listed_models
 from headscope.cli.argument_checks import check_drawings, check_lenses, check_request, requested_text
 from headscope.cli.claims_command import CLAIMS_EXAMPLES, claims
+from headscope.cli.compare_command import COMPARE_EXAMPLES, compare
 from headscope.cli.data_command import DATA_EXAMPLES, data
 from headscope.cli.experiment_commands import ExperimentGroup
 from headscope.cli.index_command import INDEX_EXAMPLES, index
@@ -63,7 +64,19 @@ class Commands(ExperimentGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """What runs first, then what lists."""
-        order = ("report", "look", "lens", "verify", "intervene", "study", "claims", "index", "figures", "bench")
+        order = (
+            "report",
+            "compare",
+            "look",
+            "lens",
+            "verify",
+            "intervene",
+            "study",
+            "claims",
+            "index",
+            "figures",
+            "bench",
+        )
         return sorted(super().list_commands(ctx), key=lambda name: order.index(name) if name in order else len(order))
 
 
@@ -91,6 +104,7 @@ app.add_typer(
 
 
 app.command(epilog=CLAIMS_EXAMPLES)(claims)
+app.command(epilog=COMPARE_EXAMPLES)(compare)
 app.command(epilog=DATA_EXAMPLES)(data)
 app.command(epilog=INDEX_EXAMPLES)(index)
 app.command(epilog=MECHANISMS_EXAMPLES)(mechanisms)
