@@ -17,7 +17,12 @@ import { byLens, nullOf, rankOf, withUnit } from "./quantities";
 /** Shows the page of a head where the address names one, and the report elsewhere. */
 export async function followHeads(page: Document, view: View, transport: Transport): Promise<void> {
   const [atlas, patterns] = await Promise.all([transport.atlas(), transport.patterns()]);
-  if (atlas === null) return;
+  if (atlas !== null) showHeads(page, view, atlas, (head) => contentOf(atlas, patterns, head, view));
+}
+
+/** Shows `content` where the address names a head. */
+export function showHeads(page: Document, view: View, atlas: Atlas, content: (head: number) => Node[]): void {
+  const title = page.title;
   const place = element("section", { id: "head-page", hidden: true, tabindex: -1 });
   page.querySelector("main")?.append(place);
   const places = new Map(atlas.heads.map(({ label }, head) => [label, head]));
@@ -32,12 +37,12 @@ export async function followHeads(page: Document, view: View, transport: Transpo
     page.body.classList.toggle("at-head", isOpen);
     hideTip();
     if (head !== undefined) {
-      place.replaceChildren(...contentOf(atlas, patterns, head, view));
+      place.replaceChildren(...content(head));
       page.title = `${label} of ${atlas.model}`;
       scrollTo(0, 0);
       place.focus({ preventScroll: true });
     } else if (hasLeft) {
-      page.title = `Attention of ${atlas.model}`;
+      page.title = title;
       if (label === "" || page.getElementById(label) === null) scrollTo(0, scrolled);
       else page.getElementById(label)?.scrollIntoView();
     }
@@ -76,7 +81,7 @@ function contentOf(atlas: Atlas, patterns: Patterns | null, head: number, view: 
   const pattern = patterns === null ? null : patternView(atlas, patterns, head);
   const curves = curveFigures(atlas, head);
   return [
-    titleOf(atlas, head, view),
+    headTitle(atlas, head, view),
     ...(pattern === null ? [element("p", { class: "quiet" }, "This run keeps no pattern of this head.")] : [pattern]),
     ...(patterns === null ? [] : [layerOf(atlas, patterns, head)]),
     ...(curves.length === 0 ? [] : [element("h2", {}, "Curves"), element("div", { class: "figures" }, ...curves)]),
@@ -87,7 +92,7 @@ function contentOf(atlas: Atlas, patterns: Patterns | null, head: number, view: 
   ];
 }
 
-function titleOf(atlas: Atlas, head: number, view: View): HTMLElement {
+export function headTitle(atlas: Atlas, head: number, view: View, wayBack = "← Report"): HTMLElement {
   const { label, panel } = atlas.heads[head]!;
   const kind = atlas.panels[panel]!.title;
   const step = (key: string, words: string) => {
@@ -96,7 +101,7 @@ function titleOf(atlas: Atlas, head: number, view: View): HTMLElement {
       class: "step", disabled: next === null, "aria-label": next === null ? words : `${words} ${atlas.heads[next]!.label}`,
     });
   };
-  const back = element("a", { href: "#overview", class: "back" }, "← Report");
+  const back = element("a", { href: "#overview", class: "back" }, wayBack);
   const steps = element("span", { class: "steps" }, step("ArrowLeft", "←"), step("ArrowRight", "→"), step("ArrowUp", "↑"), step("ArrowDown", "↓"));
   return element(
     "header", {}, element("p", { class: "kicker" }, back),

@@ -23,11 +23,12 @@ def answer_table(comparison: Comparison) -> str:
     rows = "".join(
         f'<tr id="{answers_anchor(lens)}"><th scope="row">{_question(comparison.runs[0].findings[lens])}</th>'
         + "".join(
-            f'<td data-name="{escape(name)}">{_answer(run, lens, grid)}</td>'
+            f'<td data-name="{escape(name)}">{_answer(run, lens, grid, usual)}</td>'
             for run, grid, name in zip(comparison.runs, grids, names, strict=True)
         )
         + "</tr>"
         for lens in comparison.lenses
+        for usual in (verdict(comparison.runs[0].findings[lens], grids[0])[0],)
     )
     return (
         '<section id="verdicts"><h2>One answer per lens</h2><div class="scroll"><table class="answers-of-runs">'
@@ -39,12 +40,14 @@ def _question(finding: Finding) -> str:
     return f'{sentence(finding.about.question)} <span class="lens">{escape(finding.lens)}</span>'
 
 
-def _answer(run: Run, lens: str, grid: HeadGrid) -> str:
+def _answer(run: Run, lens: str, grid: HeadGrid, usual: str) -> str:
+    """The cell of one run; an answer in other words than the first run's is bold."""
     finding = run.findings[lens]
     if finding.status != "ok":
         return f'<span class="quiet">{escape(finding.status)}: {escape(finding.reason or "no reason was given")}</span>'
     answer, value, null = verdict(finding, grid)
+    words = unbroken(sentence(answer))
     numbers = f'<span class="number">{escape(value)}{f"; null {escape(null)}" if null else ""}</span>' if value else ""
     sentences = "".join(f"<p>{sentence(headline.full)}</p>" for headline in finding.headlines)
     details = f"<details><summary>In full</summary><div>{sentences}</div></details>" if sentences else ""
-    return f"{unbroken(sentence(answer))}{numbers}{details}"
+    return f"{f'<b>{words}</b>' if answer != usual else words}{numbers}{details}"

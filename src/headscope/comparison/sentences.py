@@ -69,7 +69,8 @@ def _ranked(heads: HeadDifferences) -> Iterator[tuple[float, QuantityDifference,
 
 def sentence(part: QuantityDifference, head: int, label: str) -> str:
     """`L1.H3, mass on the first token: 3.1 % → 90 % (+87 points, 95 % interval +80 to +94)`."""
-    return f"{label}, {part.quantity.label}: {change_text(part, head)} ({difference_text(part, head)})."
+    name = part.quantity.label.replace(": ", " ")
+    return f"{label}, {name}: {change_text(part, head)} ({difference_text(part, head)})."
 
 
 def change_text(part: QuantityDifference, head: int) -> str:
