@@ -38,7 +38,7 @@ function drawAtlases(page: Document, comparison: Comparison, view: View): void {
     buildAtlas(place, atlasOf(comparison, pair), view, {
       words: ({ key }, head) => tipWords(comparison.heads[head]!.label, pair, key, head),
       isFaint: ({ key }, head) => !hasMoved(pair, key, head),
-      reference: ({ key }) => (key === MOVEMENT ? "0: no quantity moved; 1: as far as all heads reach" : "no difference in the middle; faint: not moved"),
+      reference: ({ key }) => (key === MOVEMENT ? "0: nothing moved; 1: across the range of all heads" : "no difference in the middle; faint: not moved"),
     });
   }
 }

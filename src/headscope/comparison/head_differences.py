@@ -5,7 +5,7 @@ Definition:
     (`maths.resampling.interval_difference`). On the same windows they vary together, and where that correlation is
     positive the interval is wider than it has to be. A head moved in a quantity where the interval leaves 0 out and the
     p-value stays below 5 % after adjustment for all heads and quantities of the pair. Numbers that come from weights
-    alone have no sampling error: every difference beyond rounding is one.
+    alone have no sampling error: every difference beyond rounding (effects above 10⁻⁶) counts.
 
     The effect is $|y - x| / (\max - \min)$ over all heads of both runs, from 0 to 1; logarithms take the place of the
     numbers where the quantity has a logarithmic scale. The movement of a head is the mean over lenses of its largest
@@ -26,7 +26,7 @@ from headscope.maths.resampling.interval_difference import adjusted_p, differenc
 from headscope.report.head_grid import Array, Head, HeadGrid, head_grid, matching_rows, numbers_by_head
 
 FALSE_DISCOVERIES = 0.05
-ROUNDING = 1e-9  # effects below this come from the order of additions
+ROUNDING = 1e-6  # effects up to this come from the rounding of single precision
 Certainty = Literal["interval", "exact", "unknown"]
 Flags = NDArray[np.bool_]
 
@@ -77,10 +77,16 @@ class QuantityDifference:
     @property
     def moved(self) -> Flags:
         """The heads whose difference is more than the error allows; none where no error is known."""
+        is_real = np.nan_to_num(self.effect) > ROUNDING
         if self.certainty == "exact":
-            return np.nan_to_num(self.effect) > ROUNDING
+            return is_real
         excludes_zero = (self.low > 0) | (self.high < 0)
-        return excludes_zero & (np.nan_to_num(self.adjusted, nan=1.0) <= FALSE_DISCOVERIES)
+        return is_real & excludes_zero & (np.nan_to_num(self.adjusted, nan=1.0) <= FALSE_DISCOVERIES)
+
+    @property
+    def beyond_rounding(self) -> Array:
+        """The difference, 0 where it is no more than rounding."""
+        return np.where(self.effect <= ROUNDING, 0.0, self.difference)
 
     @property
     def counted_effect(self) -> Array:

@@ -24,12 +24,10 @@ def render(comparison: Comparison) -> str:
         "heads": ("All differences", _tables(comparison)),
         _PROVENANCE: ("Provenance", _provenance(comparison)),
     }
-    first = comparison.runs[0]
-    lenses = ((answers_anchor(lens), first.findings[lens].about.title, "") for lens in comparison.lenses)
     body = [
         front(comparison),
         parts["overview"][1],
-        navigation([(id_, title) for id_, (title, html) in parts.items() if html], lenses),
+        navigation([(id_, title) for id_, (title, html) in parts.items() if html]),
         *(html for id_, (_, html) in parts.items() if id_ != "overview"),
         _FOOTER,
         _data(comparison),
@@ -56,7 +54,8 @@ def _tables(comparison: Comparison) -> str:
 
 def _provenance(comparison: Comparison) -> str:
     """How the differences were made, then model, text and versions of each run."""
-    rules = "".join(_pair_facts(pair) for pair in comparison.pairs)
+    texts = dict.fromkeys(text for pair in comparison.pairs for text in _pair_facts(pair))
+    rules = "".join(f"<p>{sentence(text)}</p>" for text in texts)
     cards = "".join(
         f"<h3>{escape(label)}</h3>{card(run)}" for run, label in zip(comparison.runs, comparison.labels, strict=True)
     )
@@ -64,7 +63,7 @@ def _provenance(comparison: Comparison) -> str:
     return f'<section id="{_PROVENANCE}"><details>{summary}<div>{rules}{cards}</div></details></section>'
 
 
-def _pair_facts(pair: Pair) -> str:
+def _pair_facts(pair: Pair) -> list[str]:
     texts = [f"{pair.other_label} against {pair.base_label}: {note}." for note in pair.notes]
     if pair.heads is not None:
         texts.append(pair.rule)
@@ -73,7 +72,7 @@ def _pair_facts(pair: Pair) -> str:
             if labels:
                 texts.append(f"{words}: {'; '.join(labels)}.")
         texts += [f"Not compared: {reason}." for reason in pair.heads.skipped]
-    return "".join(f"<p>{sentence(text)}</p>" for text in texts)
+    return texts
 
 
 _WORDS = {

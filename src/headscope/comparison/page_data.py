@@ -51,7 +51,7 @@ def _quantity_json(part: QuantityDifference) -> dict[str, Any]:
         "meaning": part.question,
         "base": numbers_json((factor * part.base).tolist()),
         "other": numbers_json((factor * part.other).tolist()),
-        "values": numbers_json((factor * part.difference).tolist()),
+        "values": numbers_json((factor * part.beyond_rounding).tolist()),
         "low": numbers_json((factor * part.low).tolist()) if has_ends else None,
         "high": numbers_json((factor * part.high).tolist()) if has_ends else None,
         "effect": numbers_json(part.effect.tolist()),
