@@ -386,6 +386,12 @@ def test_numbers_of_a_lens_are_a_list_like_any_other(run, measured, spelling):
     assert asked["params"] == {"focus": {"bands": "1,8"}}
 
 
+def test_an_empty_value_is_not_dropped():
+    assert listed([""]) == [""]
+    assert listed([" , "]) == [""]
+    assert listed(["a,,b", ""]) == ["a", "b", ""]
+
+
 def test_commas_between_brackets_belong_to_the_value():
     assert listed(["window(left=1, right=2),dense", " bigbird "]) == ["window(left=1, right=2)", "dense", "bigbird"]
     assert listed([",a,,b,"]) == ["a", "b"]

@@ -316,6 +316,7 @@ def test_a_model_that_breaks_on_them_still_reads_the_text(error: Exception, stat
 def test_another_count_is_measured_afresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where it is no parameter of the lens: a lens of another package may change its code."""
     shelf: dict[str, FakeModel] = {}
+    monkeypatch.setattr(sys.modules["headscope.pipeline.measure"], "check_name", lambda name, **_: shelf[name])
     monkeypatch.setattr(models, "open_model", lambda name, **_: shelf[name])
 
     def forwards(made: MadeWindows) -> int:

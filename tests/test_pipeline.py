@@ -1,5 +1,6 @@
 """The pipeline on a small fake model: its requests, its forwards, its failures."""
 
+import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -586,6 +587,7 @@ def test_batches_stay_within_their_memory():
 def named(monkeypatch):
     """Let `measure("fake")` open the model that the test put there."""
     shelf = {}
+    monkeypatch.setattr(sys.modules["headscope.pipeline.measure"], "check_name", lambda what, **_: shelf[what])
     monkeypatch.setattr(models, "open_model", lambda what, **_: shelf[what])
     monkeypatch.setattr(models, "open_weights", lambda what, **_: shelf[what].weight_source())
 

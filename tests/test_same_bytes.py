@@ -76,6 +76,18 @@ def test_a_lens_gives_the_same_bytes_alone_and_in_company(
     assert of_lens(tmp_path / "alone", name) == of_lens(company, name) != {}
 
 
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_the_number_of_threads_changes_no_byte(n_threads: int, company: Path, tiny: Model, tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(n_threads)
+    try:
+        hs.measure(tiny, lenses=QUICK, out=tmp_path / "threads", **TEXTS)
+    finally:
+        torch.set_num_threads(before)
+    for name in QUICK:
+        assert of_lens(tmp_path / "threads", name) == of_lens(company, name) != {}
+
+
 @pytest.mark.parametrize("what", ["tiny", "a gguf file", "fresh weights"])
 def test_lenses_of_weights_give_the_same_bytes_whether_or_not_a_model_is_built(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -64,6 +64,9 @@ class Counting:
     def check(self, params):
         self.threads.append(torch.get_num_threads())
 
+    def stages(self, model, params):
+        return ()
+
     def run(self, model, params, progress):
         self.threads.append(torch.get_num_threads())
         if self.error is not None:

@@ -434,6 +434,14 @@ def test_same_input_same_answer(name):
     assert all(np.array_equal(a.arrays[key], b.arrays[key]) for key in a.arrays)
 
 
+@every_lens
+def test_the_global_generator_is_left_alone(name):
+    """Lenses work on several threads at the same time, which share it."""
+    before = torch.get_rng_state()
+    finding_of(name, MODELS["grouped queries"])
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def frozen(what, ordered=True):
     """Everything a lens is handed, as plain comparable data; with or without the order of dictionaries."""
     if isinstance(what, torch.Tensor):

@@ -402,7 +402,7 @@ def test_the_command(tmp_path, capfd):
     said = json.loads(out)
     assert [row["change"] for row in said["tables"]["effects"]][1::2] == ["scale 1/4", "scale 2", "rank 4"]
     assert said["params"]["at"] == "all"
-    assert "scale 2, control" in err
+    assert err.startswith("opening tiny …\n")
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert "Attention maps before and after" in page
     assert headscope.load(tmp_path / "run")["intervene"].tables["effects"].height == 7

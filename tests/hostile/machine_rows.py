@@ -57,10 +57,18 @@ def out_of_folder(name: str, content: str) -> Callable[[Scene], list[str]]:
     return lambda scene: ["report", "tiny", "--out", str(scene.file(name, content).parent)]
 
 
+def heed_interrupts(scene: Scene) -> None:
+    """Let Ctrl-C interrupt, also where a shell started the tests with & and so ignores it for them."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    scene.streams.callback(signal.signal, signal.SIGINT, before)
+
+
 def stopped(number: signal.Signals) -> Callable[[Scene], list[str]]:
     """A signal that comes while something is measured."""
 
     def prepare(scene: Scene) -> list[str]:
+        heed_interrupts(scene)
+
         def measure(*_: Any, **__: Any) -> None:
             signal.raise_signal(number)
 
@@ -74,6 +82,7 @@ def stopped_elsewhere(number: signal.Signals) -> Callable[[Scene], list[str]]:
     """The same in a command that keeps nothing."""
 
     def prepare(scene: Scene) -> list[str]:
+        heed_interrupts(scene)
         scene.patch.setattr(api, "look", lambda *_, **__: signal.raise_signal(number))
         return ["look", "tiny"]
 
@@ -194,8 +203,8 @@ ROWS = [
         ("nothing was written",),
     ),
     Row("disk is full", "disk-full-while-measuring", full_disk, 5, ("the disk is full",), "finished parts are kept"),
-    Row("disk is full", "figures-full-device", figures_onto("/dev/full/x"), 5, ("cannot write",)),
-    Row("disk is full", "figures-onto-a-file", figures_onto("/etc/passwd"), 5, ("cannot write",)),
+    Row("disk is full", "figures-full-device", figures_onto("/dev/full/x"), 2, ("is a file, expected a folder",)),
+    Row("disk is full", "figures-onto-a-file", figures_onto("/etc/passwd"), 2, ("is a file, expected a folder",)),
     Row("disk is full", "figures-long-name", figures_onto("x" * 300), 5, ("cannot write",)),
     Row(
         "system refuses",

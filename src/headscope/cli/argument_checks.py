@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from headscope.catalogue import Amount, check_folder, check_model, check_text, lens_member
 from headscope.cli.list_options import listed
 from headscope.errors import ResourceError, UsageError
+from headscope.files import shortened
 from headscope.progress import Progress
 
 if TYPE_CHECKING:
@@ -75,8 +76,12 @@ def check_file(path: Path, option: str) -> None:
 
 def check_drawings(folder: Path) -> None:
     """Refuse a folder for drawings that is a file, or that nobody may write to."""
-    nearest = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    hint = "choose another folder with --out"
+    try:
+        nearest = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    except OSError as error:
+        raise ResourceError(f"cannot write to {shortened(folder)}: {error.strerror}", hint=hint) from error
     if not nearest.is_dir():
-        raise UsageError(f"{nearest} is a file, expected a folder", hint="choose another folder with --out")
+        raise UsageError(f"{nearest} is a file, expected a folder", hint=hint)
     if not os.access(nearest, os.W_OK | os.X_OK):
-        raise ResourceError(f"cannot write to {nearest}: permission denied", hint="choose another folder with --out")
+        raise ResourceError(f"cannot write to {nearest}: permission denied", hint=hint)

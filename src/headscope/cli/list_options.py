@@ -16,6 +16,7 @@ def listed(values: Sequence[str]) -> list[str]:
     Properties:
         - repeating and commas give the same  (tested: test_repeating_and_commas_mean_the_same)
         - commas between brackets are left alone  (tested: test_commas_between_brackets_belong_to_the_value)
+        - an empty value stays one, for whoever reads it to refuse  (tested: test_an_empty_value_is_not_dropped)
     """
     return [part for value in values for part in _parts(value)]
 
@@ -28,4 +29,4 @@ def _parts(value: str) -> list[str]:
             parts.append("")
         else:
             parts[-1] += character
-    return [part.strip() for part in parts if part.strip()]
+    return [part.strip() for part in parts if part.strip()] or [""]

@@ -13,6 +13,7 @@ from headscope.lenses.lens import AnyLens, Needs
 from headscope.model.devices import device_named
 from headscope.model.sources.names import check_name
 from headscope.pipeline.fold import Fold
+from headscope.pipeline.lens_threads import LensThreads, lens_threads
 from headscope.pipeline.made_windows import check_request
 from headscope.pipeline.outcome import answer, failed_finding, not_applicable
 from headscope.pipeline.questions import LensPlan, Question, questions
@@ -86,8 +87,13 @@ def measure(
     try:
         findings |= _earlier_findings(plans, keeper, listener)
         folds = [Fold(plan, seed) for plan in plans if plan.question.name not in findings]
-        with torch.random.fork_rng(devices=[]), torch.no_grad(), fitting_threads(subject.spec):
-            findings |= _answers(folds, subject, windows, keeper, listener)
+        with (
+            torch.random.fork_rng(devices=[]),
+            torch.no_grad(),
+            fitting_threads(subject.spec) as n_threads,
+            lens_threads(n_threads) as threads,
+        ):
+            findings |= _answers(folds, subject, windows, keeper, threads, listener)
         ordered = {question.name: findings[question.name] for question in questions_asked}
         return keeper.close(Run(subject.spec, subject.sites, ordered, text_spec, versions(), seed))
     finally:
@@ -117,7 +123,12 @@ def _earlier_findings(plans: Sequence[LensPlan], keeper: Keeper, progress: Progr
 
 
 def _answers(
-    folds: Sequence[Fold], subject: Subject, windows: Windows | None, keeper: Keeper, progress: Progress
+    folds: Sequence[Fold],
+    subject: Subject,
+    windows: Windows | None,
+    keeper: Keeper,
+    threads: LensThreads,
+    progress: Progress,
 ) -> dict[str, Finding]:
     """Lenses that read weights alone answer first: an interrupted run has kept them."""
     findings: dict[str, Finding] = {}
@@ -127,17 +138,16 @@ def _answers(
     plan_stages(progress, folds, subject, windows)
     names = [fold.name for fold in (*reading, *watching)]
 
-    def keep_answer(fold: Fold) -> None:
-        progress.step(lens_task(fold.name, names), 0, 1)
-        findings[fold.name] = keeper.keep(fold.plan, answer(fold, subject))
-        progress.step(lens_task(fold.name, names), 1, 1)
+    def keep_answers(finished: Sequence[Fold]) -> None:
+        for fold, wait_for_answer in threads.answers(lambda fold: answer(fold, subject), finished):
+            progress.step(lens_task(fold.name, names), 0, 1)
+            findings[fold.name] = keeper.keep(fold.plan, wait_for_answer())
+            progress.step(lens_task(fold.name, names), 1, 1)
 
-    for fold in reading:
-        keep_answer(fold)
+    keep_answers(reading)
     if watching:
-        observe(subject, windows, watching, progress)
-    for fold in watching:
-        keep_answer(fold)
+        observe(subject, windows, watching, threads, progress)
+    keep_answers(watching)
     return findings
 
 

@@ -18,6 +18,7 @@ from headscope.errors import CaptureError, HeadscopeError, VariantRefused
 from headscope.lenses.lens import AS_IS, Batch, Needs
 from headscope.model.token_spelling import spelled_tokens
 from headscope.pipeline.fold import Fold, log
+from headscope.pipeline.lens_threads import LensThreads
 from headscope.pipeline.readings import Reading, readings_of
 from headscope.pipeline.site_assembly import STATISTICS, SiteAssembly, expected_parts
 from headscope.pipeline.stages import run_task
@@ -71,7 +72,9 @@ def union(needs: Sequence[Needs]) -> Needs:
     )
 
 
-def observe(subject: Subject, windows: Windows | None, folds: Sequence[Fold], progress: Progress) -> None:
+def observe(
+    subject: Subject, windows: Windows | None, folds: Sequence[Fold], threads: LensThreads, progress: Progress
+) -> None:
     """Show text and made windows to the folds in one pass.
 
     Folds that want what the family does not show are left out.
@@ -80,17 +83,18 @@ def observe(subject: Subject, windows: Windows | None, folds: Sequence[Fold], pr
         subject: The model.
         windows: The text; None where no fold reads it.
         folds: The lenses in progress.
+        threads: Where the lenses work.
         progress: Told about every batch.
     """
     readings = readings_of(subject, windows, folds)
     try:
-        _run(subject.model, readings, progress)
+        _run(subject.model, readings, threads, progress)
     except CaptureError as error:
         seeing = [fold for fold in folds if _can_see(subject, readings, fold)] if len(folds) > 1 else []
         for fold in folds:
             fold.error = error if fold.error is None and fold not in seeing else fold.error
         if 0 < len(seeing) < len(folds):
-            observe(subject, windows, [fold.started(subject, windows) for fold in seeing], progress)
+            observe(subject, windows, [fold.started(subject, windows) for fold in seeing], threads, progress)
         elif seeing:
             raise
 
@@ -102,14 +106,14 @@ def _can_see(subject: Subject, readings: Sequence[Reading], fold: Fold) -> bool:
     """
     glimpses = [reading.glimpse(fold) for reading in readings if any(member is fold for member in reading.folds)]
     try:
-        _run(subject.model, glimpses, Silent())
+        _run(subject.model, glimpses, LensThreads(), Silent())
     except CaptureError as error:
         fold.error = error
         return False
     return True
 
 
-def _run(model: Any, readings: Sequence[Reading], progress: Progress) -> None:
+def _run(model: Any, readings: Sequence[Reading], threads: LensThreads, progress: Progress) -> None:
     """One forward per batch and variant, whatever the number of folds."""
     needs = [fold.plan.needs for reading in readings for fold in reading.folds]
     for variant in union(needs).variants:
@@ -117,20 +121,22 @@ def _run(model: Any, readings: Sequence[Reading], progress: Progress) -> None:
         watching = list({id(fold): fold for reading in current for fold in reading.folds}.values())
         try:
             with _breaking(watching):
-                _run_variant(model, variant, current, progress)
+                _run_variant(model, variant, current, threads, progress)
         except VariantRefused as refusal:
             nothing = torch.zeros(0, 0, dtype=torch.int64)
             for fold in watching:
                 fold.update(Batch(variant, nothing, nothing.bool(), refused=refusal.message))
 
 
-def _run_variant(model: Any, variant: str, readings: Sequence[Reading], progress: Progress) -> None:
+def _run_variant(
+    model: Any, variant: str, readings: Sequence[Reading], threads: LensThreads, progress: Progress
+) -> None:
     if not readings:
         return
     with changed(model, variant, readings[0].folds[0].seed):
         for reading in readings:
             with _breaking(reading.folds):
-                _read(model, variant, reading, progress)
+                _read(model, variant, reading, threads, progress)
 
 
 @contextmanager
@@ -148,7 +154,7 @@ def _breaking(folds: Sequence[Fold]) -> Iterator[None]:
             fold.error = fold.error or error
 
 
-def _read(model: Any, variant: str, reading: Reading, progress: Progress) -> None:
+def _read(model: Any, variant: str, reading: Reading, threads: LensThreads, progress: Progress) -> None:
     """One forward per batch of a reading."""
     # The batches are the same whoever watches and however much of the text: other shapes would round otherwise.
     batches = reading.windows.batches(batch_size(model.sites, reading.windows.length))
@@ -163,7 +169,7 @@ def _read(model: Any, variant: str, reading: Reading, progress: Progress) -> Non
             for index in indices:
                 viewers = [fold for fold, end in zip(reading.folds, ends, strict=True) if index < end]
                 blank = _blank(model, variant, reading.made_name, batches[index], index, spells=needs.spelling)
-                _show(recorder, blank, [(fold, fold.plan.needs.of_batch(index)) for fold in viewers])
+                _show(recorder, blank, [(fold, fold.plan.needs.of_batch(index)) for fold in viewers], threads)
                 progress.step(label, index + 1, max(ends))
                 if all(fold.error is not None for fold in reading.folds):
                     return
@@ -232,7 +238,7 @@ class _Recorder:
         return replace(blank, statistics=statistics, uniform=uniform, captures=captures)
 
 
-def _show(recorder: _Recorder, blank: Batch, viewers: Sequence[tuple[Fold, Needs]]) -> None:
+def _show(recorder: _Recorder, blank: Batch, viewers: Sequence[tuple[Fold, Needs]], threads: LensThreads) -> None:
     """One forward: site by site for those who take pieces, the whole for the others.
 
     A lens is handed what it needs and nothing that only others need: it cannot tell whether it is alone.
@@ -241,16 +247,20 @@ def _show(recorder: _Recorder, blank: Batch, viewers: Sequence[tuple[Fold, Needs
 
     def hand_over(*, over: bool = False) -> None:
         piece = recorder.piece(blank, over=over)
-        for fold, needs, assembly in assemblies:
-            batch = assembly.add(restricted(piece, needs), over=over)
-            if batch is not None:
-                fold.update(batch)
+        batches = [(fold, assembly.add(restricted(piece, needs), over=over)) for fold, needs, assembly in assemblies]
+        threads.update([(fold, batch) for fold, batch in batches if batch is not None])
 
-    if any(needs.pieces for _, needs in viewers):
-        recorder.session.run(blank.tokens, head=False, each=hand_over)
-    else:
-        recorder.session.run(blank.tokens, head=False)
-    hand_over(over=True)
+    try:
+        if any(needs.pieces for _, needs in viewers):
+            recorder.session.run(blank.tokens, head=False, each=hand_over)
+        else:
+            recorder.session.run(blank.tokens, head=False)
+        hand_over(over=True)
+    except Exception:
+        # The lenses may begin again without the batch; after Ctrl-C they are not waited for.
+        threads.wait()
+        raise
+    threads.wait()
 
 
 def restricted(batch: Batch, needs: Needs) -> Batch:

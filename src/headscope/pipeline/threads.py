@@ -7,6 +7,8 @@ take twice the processor time of one. Wide models make products that are worth s
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
+
 from headscope.attention.bench.timing import one_thread
 from headscope.core import ModelSpec
 
@@ -14,13 +16,16 @@ WIDE = 1024  # d_model from which on a model keeps the threads of its user
 
 
 @contextmanager
-def fitting_threads(model: ModelSpec) -> Iterator[None]:
+def fitting_threads(model: ModelSpec) -> Iterator[int]:
     """Run torch on one thread if the model is narrow; afterwards on as many as before.
 
     The numbers of a narrow model then do not depend on how many threads there are: sums are never split among them.
+    Yields the number of lenses that may work at the same time: as many as torch had threads, or one at a time where
+    torch keeps its threads.
     """
     if model.d_model >= WIDE:
-        yield
+        yield 1
         return
+    n_threads = torch.get_num_threads()
     with one_thread():
-        yield
+        yield n_threads
