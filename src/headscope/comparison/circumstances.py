@@ -19,9 +19,9 @@ def common_lenses(runs: Sequence[Run]) -> tuple[str, ...]:
     """
     lenses = tuple(lens for lens in runs[0].findings if all(lens in run.findings for run in runs[1:]))
     if not lenses:
-        asked = "; ".join(f"{run.model.name}: {', '.join(run.findings) or 'none'}" for run in runs)
+        lens_lists = "; ".join(f"{run.model.name}: {', '.join(run.findings) or 'none'}" for run in runs)
         raise UsageError(
-            f"the runs have no lens in common ({asked})", hint="measure them with the same lenses: --lens NAME"
+            f"the runs have no lens in common ({lens_lists})", hint="measure them with the same lenses: --lens NAME"
         )
     return lenses
 

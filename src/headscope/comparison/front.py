@@ -20,12 +20,12 @@ _MOST_CHANGES = 3  # that a card names
 
 def front(comparison: Comparison) -> str:
     """The models in one line each, what moved, and what was measured differently."""
-    first, *others = comparison.labels
+    first, *later_labels = comparison.labels
     lines = "".join(
         f"<li><b>{letter(index)}</b> {escape(label)}: {escape(_line(run))}</li>"
         for index, (run, label) in enumerate(zip(comparison.runs, comparison.labels, strict=True))
     )
-    heading = f"{escape(' and '.join(others))} <small>against {escape(first)}</small>"
+    heading = f"{escape(' and '.join(later_labels))} <small>against {escape(first)}</small>"
     leads = "".join(_lead(pair, index, len(comparison.pairs)) for index, pair in enumerate(comparison.pairs))
     warnings = "".join(f'<p class="warning">{text}</p>' for text in _warnings(comparison))
     return f'<header id="top"><h1>{heading}</h1>{leads}<ol class="compared">{lines}</ol>{warnings}</header>'

@@ -148,15 +148,15 @@ def head_differences(base: Run, other: Run, lenses: Sequence[str]) -> HeadDiffer
 
 
 def _of_lens(base: Finding, other: Finding, heads: Sequence[Head]) -> tuple[list[QuantityDifference], list[str]]:
-    others = {quantity.key: quantity for quantity in other.quantities}
+    counterparts = {quantity.key: quantity for quantity in other.quantities}
     quantities: list[QuantityDifference] = []
     skipped: list[str] = []
     for quantity in base.quantities:
-        if reason := _obstacle(quantity, others.get(quantity.key)):
+        if reason := _obstacle(quantity, counterparts.get(quantity.key)):
             skipped.append(f"{base.lens}, {quantity.label}: {reason}")
             continue
         try:
-            pair = estimates(base, quantity, heads), estimates(other, others[quantity.key], heads)
+            pair = estimates(base, quantity, heads), estimates(other, counterparts[quantity.key], heads)
         except Exception as error:  # noqa: BLE001 - a run may come from a stranger: one broken quantity costs no other
             skipped.append(f"{base.lens}, {quantity.label}: {type(error).__name__}: {error}".partition("\n")[0])
             continue

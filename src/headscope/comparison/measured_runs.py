@@ -49,7 +49,7 @@ def measured_runs(
     names = [source if is_source(source) else f"model {index}" for index, source in enumerate(sources)]
     folders = {} if out is None else run_folders(names, out)
     stored = {index: run for index, source in enumerate(sources) if (run := _stored(source)) is not None}
-    asked = _lenses(lenses, list(stored.values()))
+    lenses_asked = _lenses(lenses, list(stored.values()))
     listener = progress or Silent()
     runs = []
     for index, source in enumerate(sources):
@@ -58,7 +58,7 @@ def measured_runs(
             continue
         reporter = NamedProgress(listener, str(source) if is_source(source) else f"model {index + 1}")
         runs.append(
-            measure(source, lenses=asked, hub=hub, out=folders.get(index), progress=reporter, **options)
+            measure(source, lenses=lenses_asked, hub=hub, out=folders.get(index), progress=reporter, **options)
         )  # fmt: skip
     return runs
 

@@ -37,8 +37,8 @@ def render(comparison: Comparison) -> str:
 
 def title(comparison: Comparison) -> str:
     """The name of the page."""
-    first, *others = comparison.labels
-    return f"{' and '.join(others)} against {first}"
+    first, *later_labels = comparison.labels
+    return f"{' and '.join(later_labels)} against {first}"
 
 
 def _tables(comparison: Comparison) -> str:

@@ -46,15 +46,15 @@ def _heads(amount: int, total: int) -> str:
 
 def largest_differences(heads: HeadDifferences, most: int) -> list[Difference]:
     """The largest effects among numbers that moved: one of each lens, at most two of one head."""
-    chosen: list[Difference] = []
+    differences: list[Difference] = []
     times: Counter[int] = Counter()
     for effect, part, head in _ranked(heads):
-        if times[head] < _MOST_OF_HEAD and all(part.lens != other.lens for other in chosen):
+        if times[head] < _MOST_OF_HEAD and all(part.lens != other.lens for other in differences):
             times[head] += 1
-            chosen.append(Difference(sentence(part, head, heads.grid.heads[head].label), effect, part.lens, head))
-        if len(chosen) == most:
+            differences.append(Difference(sentence(part, head, heads.grid.heads[head].label), effect, part.lens, head))
+        if len(differences) == most:
             break
-    return chosen
+    return differences
 
 
 def _ranked(heads: HeadDifferences) -> Iterator[tuple[float, QuantityDifference, int]]:
