@@ -16,6 +16,8 @@ PUBLIC = {
     "__version__",
     "attention",
     "fewshot",
+    "head",
+    "heads",
     "intervene",
     "lenses",
     "load",
