@@ -353,22 +353,23 @@ def test_a_reader_that_leaves_early_is_not_an_error():
     assert "rror" not in done.stderr.decode()
 
 
-def test_the_summary_of_a_report_is_its_largest_effects_in_short(run, measured, monkeypatch, tmp_path):
-    effects = [0.1, None, 0.9, 0.5, float("nan"), 0.7, 0.3]
-    lines = [Headline(f"in full {index}", f"in short {index}", effect) for index, effect in enumerate(effects)]
-    measured(
-        a_run(
-            replace(finding("focus"), headlines=tuple(lines[:4])),
-            finding("maps", "not applicable", "no text here"),
-            replace(finding("spectra"), headlines=tuple(lines[4:])),
-        )
-    )
+def test_the_summary_of_a_report_is_the_largest_effect_of_each_lens(run, measured, monkeypatch, tmp_path):
+    """The same five that the report shows first."""
+    effects = [(0.1, None, 0.9), (0.5, float("nan")), (0.7,), (None,), (0.3, 0.2), (0.05,), (0.6,), (0.4,)]
+    names = ("focus", "spectra", "scores", "maps", "gaussian", "angles", "lowrank", "transport")
+    headlines = [
+        tuple(Headline(f"in full {name}", f"in short {name} {effect}", effect) for effect in several)
+        for name, several in zip(names, effects, strict=True)
+    ]
+    answered = [replace(finding(name), headlines=lines) for name, lines in zip(names, headlines, strict=True)]
+    measured(a_run(*answered, finding("likeness", "not applicable", "no text here")))
     monkeypatch.setattr(api, "report", lambda folder: folder / "report.html")
     code, out, err = run("report", "tiny", "--out", str(tmp_path / "out"))
     assert code == 0
     points = [line for line in out.splitlines() if line.startswith("•")]
-    assert points == [f"• in short {index}" for index in (2, 5, 3, 6, 0)]
-    assert "maps: not applicable: no text here" in err
+    largest = ("focus 0.9", "scores 0.7", "lowrank 0.6", "spectra 0.5", "transport 0.4")
+    assert points == [f"• in short {effect}" for effect in largest]
+    assert "likeness: not applicable: no text here" in err
 
 
 @pytest.mark.parametrize("spelling", [["--lens", "spectra", "--lens", "focus"], ["--lens", "spectra, focus"]])
@@ -384,6 +385,16 @@ def test_numbers_of_a_lens_are_a_list_like_any_other(run, measured, spelling):
     asked = measured(a_run(finding("focus")))
     assert run("lens", "focus", "tiny", *spelling)[0] == 0
     assert asked["params"] == {"focus": {"bands": "1,8"}}
+
+
+def test_quick_is_handed_on_and_chooses_the_lenses_itself(run, measured, monkeypatch, tmp_path):
+    asked = measured(a_run(finding()))
+    monkeypatch.setattr(api, "report", lambda folder: folder / "report.html")
+    assert run("report", "tiny", "--quick", "--out", str(tmp_path / "out"))[0] == 0
+    assert (asked["quick"], asked["lenses"]) == (True, None)
+    code, _, said = run("report", "tiny", "--quick", "--lens", "focus")
+    assert code == 2
+    assert "leave out either --lens or --quick" in said
 
 
 def test_an_empty_value_is_not_dropped():

@@ -26,6 +26,7 @@ from headscope.model import model as models
 from headscope.model.formats.safetensors_format import SafetensorsFolder
 from headscope.model.sources.names import Source
 from headscope.pipeline import measure
+from headscope.pipeline.questions import questions
 from headscope.pipeline.text_pass import BATCH_BYTES, BATCH_TOKENS, batch_size, union
 
 SITE = Site("only", "self", 0, 4, 4, 8, 8, True)
@@ -573,6 +574,15 @@ def test_unknown_lens_names_the_nearest():
     assert "spectra" in caught.value.hint
     with pytest.raises(UsageError, match="no lens was chosen"):
         measure(FakeModel(), text=TEXT, lenses=[])
+
+
+def test_quick_leaves_out_lenses_that_need_a_changed_form(monkeypatch):
+    lenses_by_name = {lens.name: lens for lens in (STREAMING, BOTH, WEIGHING)}
+    monkeypatch.setattr("headscope.pipeline.questions.every_lens", lambda: lenses_by_name)
+    assert [question.name for question in questions(None, None, quick=True)] == ["streaming", "weighing"]
+    assert {question.name for question in questions(None, None)} == set(lenses_by_name)
+    with pytest.raises(UsageError, match="chooses its lenses itself"):
+        questions(["streaming"], None, quick=True)
 
 
 def test_batches_stay_within_their_memory():

@@ -71,6 +71,7 @@ export interface Patterns {
   readonly tokens: readonly PanelTokens[]; // by panel
   readonly largest: Numbers; // by head: the weight that byte 255 means; null where there is no map
   readonly maps: readonly (string | null)[]; // by head: base64 of the rows, each up to the diagonal if causal
+  readonly weights?: readonly (string | null)[]; // the same as float32, little-endian: exact, in place of `maps`
   readonly cards: Readonly<Record<string, string | null>>; // the same on all tokens, by the place of some heads
 }
 

@@ -20,6 +20,8 @@ _HOMES = {
     "Selection": "headscope.core",
     "attention": "headscope.attention",
     "compare": "headscope.api",
+    "head": "headscope.api",
+    "heads": "headscope.api",
     "lenses": "headscope.api",
     "load": "headscope.api",
     "look": "headscope.api",

@@ -15,7 +15,7 @@ from headscope.attention.mechanism_summary import D_HEAD, LENGTHS, SHOWN_AT, sum
 from headscope.attention.pictures import pictures
 from headscope.comparison.comparison import Comparison
 from headscope.comparison.measured_runs import measured_runs
-from headscope.core import Entry, Ledger, Run, Trend
+from headscope.core import Entry, HeadView, HeadViews, Ledger, Run, Selection, Trend
 from headscope.core.ports import plug
 from headscope.corpora import Text, spelled_text, texts
 from headscope.corpora.splits import SHARES as SPLIT_SHARES
@@ -30,11 +30,13 @@ from headscope.model.sources.hub_survey import check_outcomes, survey
 from headscope.model.sources.names import sources as models
 from headscope.model.verify import verify
 from headscope.pipeline import Progress, measure
+from headscope.pipeline.head_views import DEFAULT_TOKENS, head_views
 from headscope.pipeline.threads import fitting_threads
 from headscope.pipeline.versions import versions
 from headscope.progress import WRITING, Silent, Stage, announce
 from headscope.progress import Step as ProgressStep
 from headscope.report.figure_file import encoded_figure, save_figure
+from headscope.report.head_file import checked_kind, save_heads
 from headscope.report.ledger import write_ledger
 from headscope.report.page import notebook_html, write
 from headscope.store import check_folder, load
@@ -65,6 +67,8 @@ __all__ = [
     "documents",
     "encoded_figure",
     "experiment_named",
+    "head",
+    "heads",
     "item_named",
     "items",
     "judge_claims",
@@ -119,6 +123,72 @@ def report(what: Any, out: str | Path | None = None, **options: Any) -> Path:
     target = folder / "report.html"
     write(run, target)
     return target
+
+
+def head(
+    model: Any,
+    at: str | Selection,
+    *,
+    text: Text | str | Path | None = None,
+    tokens: int = DEFAULT_TOKENS,
+    hub: bool = False,
+    device: str | None = None,
+    seed: int = 0,
+    out: str | Path | None = None,
+    progress: Progress | None = None,
+) -> HeadView:
+    """Look at one head: its attention pattern on a text, with its tokens and its numbers.
+
+    The result draws itself in a notebook; `pattern`, `tokens` and `quantities` hold what it shows.
+
+    Args:
+        model: A model, or what `open` takes.
+        at: The head: `L1.H3`; with two stacks `enc.L0.H1`, `dec.L0.H1` or `dec.L0.cross.H1`.
+        text: As in `measure`.
+        tokens: The first tokens of the text, special ones included.
+        hub: Whether a name may be fetched from the model hub.
+        device: Where the model runs, e.g. "cuda"; None is the CPU, or where a loaded model is.
+        seed: Of a freshly initialised model.
+        out: A file for a page (.html) or a drawing (.png, .svg, .pdf).
+        progress: Told about every step.
+
+    Raises:
+        UsageError: There is no such head, or several are meant.
+    """
+    if out is not None:
+        checked_kind(Path(out))
+    views = heads(model, at, text=text, tokens=tokens, hub=hub, device=device, seed=seed, progress=progress)
+    if len(views) > 1:
+        raise UsageError(
+            f"{at!r} means {len(views)} heads, expected one",
+            hint=f"name one of them, e.g. {views[0].label!r}; `headscope.heads` shows several",
+        )
+    if out is not None:
+        save_heads(views, out)
+    return views[0]
+
+
+def heads(
+    model: Any,
+    *at: str | Selection,
+    text: Text | str | Path | None = None,
+    tokens: int = DEFAULT_TOKENS,
+    hub: bool = False,
+    device: str | None = None,
+    seed: int = 0,
+    out: str | Path | None = None,
+    progress: Progress | None = None,
+) -> HeadViews:
+    """Look at several heads on the same text: `heads("tiny", "L1.H3", "L2")`; the other arguments are those of `head`.
+
+    The result is a sequence of what `head` returns; a head is also found by its label (`views["L2.H0"]`).
+    """
+    if out is not None:
+        checked_kind(Path(out))
+    views = head_views(model, at, text=text, tokens=tokens, hub=hub, device=device, seed=seed, progress=progress)
+    if out is not None:
+        save_heads(views, out)
+    return views
 
 
 def compare(
@@ -360,4 +430,4 @@ def _run_and_folder(source: Any, out: str | Path | None, options: Mapping[str, A
     return measure(source, out=folder, **options), folder
 
 
-plug(render=notebook_html, save=save_run)
+plug(render=notebook_html, save=save_run, save_heads=save_heads)

@@ -33,6 +33,7 @@ __all__ = [
     "check_claims",
     "check_compared",
     "check_folder",
+    "check_heads",
     "check_index",
     "check_mechanism",
     "check_model",
@@ -94,6 +95,13 @@ def check_model(name: str, *, hub: bool = False) -> None:
     from headscope.model.sources.names import check_name
 
     check_name(name, hub=hub)
+
+
+def check_heads(name: str, spellings: Sequence[str], *, hub: bool = False) -> None:
+    """Refuse heads that a model does not have, where its configuration is here and says so."""
+    from headscope.model.head_check import check_heads as check_heads_of_model
+
+    check_heads_of_model(name, spellings, hub=hub)
 
 
 def is_model_list(name: str) -> bool:

@@ -11,6 +11,7 @@ export interface AttentionMap {
   readonly keys: number;
   readonly causal: boolean; // then row q holds its first q + 1 keys and no more
   readonly largest: number; // the weight that byte 255 means
+  readonly weights?: Float32Array; // the exact weights, in the order of the bytes
 }
 
 export interface Place {
@@ -49,7 +50,8 @@ export function byteIndex(map: AttentionMap, query: number, key: number): number
 /** The weight of a cell; null where the map is masked. */
 export function weightAt(map: AttentionMap, query: number, key: number): number | null {
   const index = byteIndex(map, query, key);
-  return index === null ? null : ((map.bytes[index] ?? 0) / 255) ** (map.power ?? 1) * map.largest;
+  if (index === null) return null;
+  return map.weights?.[index] ?? ((map.bytes[index] ?? 0) / 255) ** (map.power ?? 1) * map.largest;
 }
 
 /** A new canvas with the map; its size on the page is up to the style sheet (`canvas.attention-map`). */

@@ -50,7 +50,16 @@ export function halved(map: AttentionMap): AttentionMap {
 /** The map of a head on the tokens that the page has for every head; null where it has none. */
 export function smallMap(atlas: Atlas, patterns: Patterns, head: number): AttentionMap | null {
   const tokens = tokensOf(atlas, patterns, head);
-  return mapOf(atlas, patterns, head, patterns.maps[head] ?? null, tokens.queries.length, tokens.keys.length);
+  const exact = patterns.weights?.[head] ?? null;
+  const map = mapOf(atlas, patterns, head, exact ?? patterns.maps[head] ?? null, tokens.queries.length, tokens.keys.length);
+  return map === null || exact === null ? map : { ...map, ...levelsOf(map.bytes, map.largest) };
+}
+
+/** The weights in bytes of float32, and the bytes that they are drawn by. */
+function levelsOf(bytes: Uint8Array, largest: number): Pick<AttentionMap, "bytes" | "weights"> {
+  const view = new DataView(bytes.buffer);
+  const weights = Float32Array.from({ length: bytes.length / 4 }, (_, index) => view.getFloat32(4 * index, true));
+  return { weights, bytes: Uint8Array.from(weights, (weight) => Math.round(255 * (weight / (largest || 1)) ** (1 / POWER))) };
 }
 
 /** The map of a head on more tokens, which only some heads have. */

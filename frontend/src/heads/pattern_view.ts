@@ -63,14 +63,38 @@ class PatternView {
     this.marker.hidden = query === null;
     if (query !== null) this.marker.style.cssText = `top:${(100 * query) / this.map.queries}%;height:${100 / this.map.queries}%`;
     this.state.textContent = query === null
-      ? "Point at a row of the map or at a token to see where it looks; click to keep it."
+      ? "Point at a row of the map or at a token to see where it looks; click to keep it. Below: the largest weights, without those on the first token."
       : `Token ${query} “${visible(this.queries[query] ?? "")}” looks at the shaded tokens${this.locked === query ? " (kept; click again to let go)" : ""}.`;
-    this.list.replaceChildren(...(weights === null ? [] : strongest(weights).map(([key, weight]) => this.item(key, weight))));
+    this.list.replaceChildren(
+      ...(weights === null
+        ? strongestPairs(this.map).map(([asked, key, weight]) => this.item(key, weight, asked))
+        : strongest(weights).map(([key, weight]) => this.item(key, weight))),
+    );
   }
 
-  private item(key: number, weight: number): HTMLLIElement {
-    return element("li", {}, element("b", {}, visible(this.keys[key] ?? "").trim() || "␣"), ` ${key} `, element("i", {}, number(weight)));
+  private item(key: number, weight: number, query: number | null = null): HTMLLIElement {
+    const asking = query === null ? [] : [...named(this.queries[query], query), "→ "];
+    return element("li", {}, ...asking, ...named(this.keys[key], key), element("i", {}, number(weight)));
   }
+}
+
+function named(token: string | undefined, place: number): (Node | string)[] {
+  return [element("b", {}, visible(token ?? "").trim() || "␣"), ` ${place} `];
+}
+
+/** The largest weights of a map with their queries and keys, without those on the first key, where many heads rest. */
+export function strongestPairs(map: AttentionMap, most = STRONGEST): [number, number, number][] {
+  const pairs: [number, number, number][] = [];
+  for (let query = 0; query < map.queries; query++) {
+    for (let key = 1; key < map.keys; key++) {
+      const weight = weightAt(map, query, key);
+      if (weight === null) break; // the rest of the row is masked
+      if (weight <= 0 || (pairs.length === most && weight <= pairs[most - 1]![2])) continue;
+      pairs.push([query, key, weight]);
+      pairs.sort(([, , first], [, , second]) => second - first).splice(most);
+    }
+  }
+  return pairs;
 }
 
 /** The keys with the largest weights. */

@@ -4,7 +4,7 @@ import { strip } from "../../src/heads/dot_strip";
 import { curveFigure, quantile } from "../../src/heads/head_curves";
 import { cardMap, halved, quantileOf, smallMap } from "../../src/heads/head_map";
 import { nextHead } from "../../src/heads/head_page";
-import { strongest } from "../../src/heads/pattern_view";
+import { strongest, strongestPairs } from "../../src/heads/pattern_view";
 import { byLens, mainQuantities, nullOf, rankOf, withUnit } from "../../src/heads/quantities";
 import { displayed } from "../../src/heads/token_text";
 import { ATLAS, quantity } from "../example";
@@ -117,4 +117,23 @@ describe("curves of heads", () => {
     expect(curveFigure(own, "L0.H1", 1)!.series.at(-1)!.y).toEqual([2, 2]);
   });
   test("quantiles leave out what is missing", () => expect(quantile([[1, 5], [3, null], [9, 7]], 0.5)).toEqual([3, 7]));
+});
+
+describe("exact weights", () => {
+  const floats = (weights: number[]) => btoa(String.fromCharCode(...new Uint8Array(Float32Array.from(weights).buffer)));
+  const exact = { ...PATTERNS, weights: [floats([0.5, 0.125, 0.375, 0.01, 0.3, 0.19]), null, null, null, null, null, null, null] };
+
+  test("numbers are exact, colours are bytes", () => {
+    const map = smallMap(ATLAS, exact, 0)!;
+    expect(weightAt(map, 1, 0)).toBe(0.125);
+    expect(weightAt(map, 2, 0)).toBe(Math.fround(0.01));
+    expect([...map.bytes]).toEqual([255, 128, 221, 36, 198, 157]);
+  });
+  test("a head without exact weights has its bytes", () => {
+    expect([...smallMap(ATLAS, exact, 6)!.bytes]).toEqual([1, 2, 3, 4, 5, 6]);
+  });
+  test("the largest weights leave the first key out", () => {
+    expect(strongestPairs(smallMap(ATLAS, exact, 0)!, 2)).toEqual([[1, 1, 0.375], [2, 1, Math.fround(0.3)]]);
+    expect(strongestPairs(smallMap(ATLAS, exact, 0)!).length).toBe(3);
+  });
 });

@@ -25,6 +25,7 @@ from headscope.cli.claims_command import CLAIMS_EXAMPLES, claims
 from headscope.cli.compare_command import COMPARE_EXAMPLES, compare
 from headscope.cli.data_command import DATA_EXAMPLES, data
 from headscope.cli.experiment_commands import ExperimentGroup
+from headscope.cli.head_command import HEAD_EXAMPLES, head
 from headscope.cli.index_command import INDEX_EXAMPLES, index
 from headscope.cli.lens_commands import LensGroup
 from headscope.cli.list_options import SEVERAL
@@ -48,7 +49,7 @@ from headscope.cli.options import (
 from headscope.cli.output import Format, check_destination, show_json, show_rows
 from headscope.cli.progress_display import shown_progress
 from headscope.cli.screen import note, resumable
-from headscope.errors import HeadscopeError, LensError, NumericsError
+from headscope.errors import HeadscopeError, LensError, NumericsError, UsageError
 from headscope.progress import WRITING, Stage
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class Commands(ExperimentGroup):
             "report",
             "compare",
             "look",
+            "head",
             "lens",
             "verify",
             "intervene",
@@ -106,6 +108,7 @@ app.add_typer(
 app.command(epilog=CLAIMS_EXAMPLES)(claims)
 app.command(epilog=COMPARE_EXAMPLES)(compare)
 app.command(epilog=DATA_EXAMPLES)(data)
+app.command(epilog=HEAD_EXAMPLES)(head)
 app.command(epilog=INDEX_EXAMPLES)(index)
 app.command(epilog=MECHANISMS_EXAMPLES)(mechanisms)
 _benches = typer.Typer(no_args_is_help=True, help="Ratios against dense attention and against peers, on this machine.")
@@ -143,6 +146,9 @@ def report(
         list[str] | None,
         typer.Option("--lens", metavar="NAME", help=f"Only these lenses. {SEVERAL} Default: all."),
     ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Leave out the lenses that need a changed form of the model.")
+    ] = False,
     out: Annotated[
         Path,
         typer.Option("--out", metavar="DIR", help="The run folder; an interrupted run in it is resumed."),
@@ -159,6 +165,8 @@ def report(
     The run folder also keeps every table (parquet), every array (safetensors) and a manifest.
     """
     names = check_lenses(lens)
+    if quick and names is not None:
+        raise UsageError("--quick chooses the lenses itself", hint="leave out either --lens or --quick")
     check_request(model, hub=hub, text=text, out=out, first_tokens=first_tokens, all_windows=all_windows)
     with resumable(out), shown_progress() as progress:
         from headscope import api
@@ -168,6 +176,7 @@ def report(
             model,
             text=requested_text(text, device, progress),
             lenses=names,
+            quick=quick,
             seed=seed,
             window=window,
             first_tokens=first_tokens,
@@ -330,9 +339,8 @@ def _model_row(source: Any, form: Format) -> dict[str, Any]:
 
 def _tell(run: "Run", page: Path, model: str) -> None:
     """Show the findings with the largest effects, what gave no answer, and the path of the report."""
-    for point in run.ranked_points()[:SHOWN_FINDINGS]:
-        if run[point.name].status == "ok":
-            typer.echo(f"• {point.text}")
+    for _, headline in run.largest_effects()[:SHOWN_FINDINGS]:
+        typer.echo(f"• {headline.short}")
     for finding in run.findings.values():
         if finding.status != "ok":
             note(f"{finding.lens}: {finding.status}: {finding.reason}")

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from headscope.core.finding import Finding, Headline, HeadQuantity
     from headscope.core.head_curve import HeadCurve
     from headscope.core.head_patterns import HeadPatterns, SitePatterns
+    from headscope.core.head_view import HeadNumber, HeadView, HeadViews
     from headscope.core.model_spec import ModelSpec
     from headscope.core.run import Run, TextSpec
     from headscope.core.selection import Selection
@@ -42,8 +43,11 @@ __all__ = [
     "Figure",
     "Finding",
     "HeadCurve",
+    "HeadNumber",
     "HeadPatterns",
     "HeadQuantity",
+    "HeadView",
+    "HeadViews",
     "HeadWeights",
     "Headline",
     "HeatMap",
@@ -76,6 +80,7 @@ __getattr__ = lazy_names(
         "finding": "Finding Headline HeadQuantity",
         "head_curve": "HeadCurve",
         "head_patterns": "HeadPatterns SitePatterns",
+        "head_view": "HeadNumber HeadView HeadViews",
         "model_spec": "ModelSpec",
         "run": "Run TextSpec",
         "selection": "Selection",

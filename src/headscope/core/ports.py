@@ -1,4 +1,4 @@
-"""Lets findings and figures draw themselves in a notebook, and runs save themselves.
+"""Lets findings and figures draw themselves in a notebook, and runs and heads save themselves.
 
 `headscope.api` plugs in the renderer of the report and the store; data never imports them.
 """
@@ -11,12 +11,18 @@ from headscope.core.html_text import escape
 
 _render: Callable[[Any], str] | None = None
 _save: Callable[[Any, Path], Path] | None = None
+_save_heads: Callable[[Any, Path], Path] | None = None
 
 
-def plug(*, render: Callable[[Any], str], save: Callable[[Any, Path], Path]) -> None:
-    """Use `render` to turn findings and figures into HTML, and `save` to write runs."""
-    global _render, _save
-    _render, _save = render, save
+def plug(
+    *,
+    render: Callable[[Any], str],
+    save: Callable[[Any, Path], Path],
+    save_heads: Callable[[Any, Path], Path],
+) -> None:
+    """Use `render` to turn findings and figures into HTML, `save` to write runs, and `save_heads` to draw heads."""
+    global _render, _save, _save_heads
+    _render, _save, _save_heads = render, save, save_heads
 
 
 def render_html(finding_or_figure: object) -> str:
@@ -32,3 +38,10 @@ def save_run(run: object, folder: Path) -> Path:
     if _save is None:
         raise RuntimeError("no store is plugged in: import headscope first")
     return _save(run, folder)
+
+
+def save_heads(views: object, file: Path) -> Path:
+    """Draw heads to `file` and return it."""
+    if _save_heads is None:
+        raise RuntimeError("nothing that draws is plugged in: import headscope first")
+    return _save_heads(views, file)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headscope.core.card import Card, Point, Shown
-from headscope.core.finding import Finding
+from headscope.core.finding import Finding, Headline
 from headscope.core.model_spec import ModelSpec
 from headscope.core.model_summary import model_line
 from headscope.core.numbers import counted
@@ -92,6 +92,16 @@ class Run(Shown):
             for point in finding.points()
         ]
         return tuple(point for *_, point in sorted(ranked, key=lambda entry: entry[:2]))
+
+    def largest_effects(self) -> list[tuple[Finding, Headline]]:
+        """The headline with the largest effect of each finding, the largest first; those without one only alone."""
+        pairs = [
+            (finding, max(finding.headlines, key=lambda headline: effect_size(headline.effect)))
+            for finding in self.findings.values()
+            if finding.headlines
+        ]
+        ranked = sorted(pairs, key=lambda pair: -effect_size(pair[1].effect))
+        return [pair for pair in ranked if effect_size(pair[1].effect) > 0] or ranked
 
     def _whereabouts(self) -> str:
         if self.folder is None:

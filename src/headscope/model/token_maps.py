@@ -35,6 +35,11 @@ def token_texts(model: "Model", text: str) -> list[str]:
     return _spelled(model.tokenizer, encode(model, text).tolist())
 
 
+def spelled_ids(model: "Model", ids: Sequence[int]) -> tuple[str, ...]:
+    """The tokens with these ids as strings, as `token_texts` spells them."""
+    return tuple(_spelled(model.tokenizer, ids))
+
+
 def head_pattern(model: "Model", text: str, at: Selection | str) -> TokenMap:
     """The attention pattern of one head on a text, with its tokens.
 

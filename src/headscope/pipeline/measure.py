@@ -32,6 +32,7 @@ def measure(
     *,
     text: Text | str | Path | None = None,
     lenses: Sequence[str | AnyLens] | None = None,
+    quick: bool = False,
     params: Mapping[str, Any] | None = None,
     seed: int = 0,
     window: int = 512,
@@ -49,6 +50,7 @@ def measure(
         text: A text from `text`, the name of one (`moby-dick:fit`), a string that is itself the text, a `Path` of a
             UTF-8 file, or None for the shipped one.
         lenses: Names of lenses; None is all of them.
+        quick: Of all lenses only those that need no changed form of the model.
         params: Parameters by lens name, e.g. `{"focus": {"bands": (4, 16)}}`.
         seed: For the freshly initialised variant of the model and everything that is sampled.
         window: Tokens per window; the model's context where that is shorter.
@@ -66,7 +68,7 @@ def measure(
             other things.
         CheckpointError: The model cannot be opened or its weights are not finite.
     """
-    questions_asked, amount = questions(lenses, params), Amount(first_tokens, all_windows)
+    questions_asked, amount = questions(lenses, params, quick=quick), Amount(first_tokens, all_windows)
     listener = progress or Silent()
     # What may be wrong with the arguments is looked at before anything is fetched or opened, which can take minutes.
     if out is not None:

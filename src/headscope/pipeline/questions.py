@@ -8,7 +8,7 @@ from typing import Any
 from headscope.errors import UsageError
 from headscope.lenses import lens_members, lens_named
 from headscope.lenses import lenses as every_lens
-from headscope.lenses.lens import AnyLens, Lens, Needs
+from headscope.lenses.lens import AS_IS, AnyLens, Lens, Needs
 from headscope.members import check_settings
 
 Scalar = str | int | float | bool | None
@@ -26,6 +26,13 @@ class Question:
         """The name of the lens."""
         return self.lens.name
 
+    def needs_no_change(self) -> bool:
+        """Whether the lens looks at the model as it is alone; one that cannot say is asked later, and fails there."""
+        try:
+            return set(self.lens.needs(self.params).variants) <= {AS_IS}
+        except Exception:  # noqa: BLE001  a lens is foreign code: its failure becomes a finding
+            return True
+
     def stated_params(self) -> dict[str, Scalar]:
         """The parameters as scalars, for the finding and the manifest."""
         return {field.name: _scalar(getattr(self.params, field.name)) for field in dataclasses.fields(self.params)}
@@ -39,12 +46,23 @@ class LensPlan:
     needs: Needs
 
 
-def questions(lenses: Sequence[str | AnyLens] | None, params: Mapping[str, Any] | None) -> tuple[Question, ...]:
+def questions(
+    lenses: Sequence[str | AnyLens] | None, params: Mapping[str, Any] | None, *, quick: bool = False
+) -> tuple[Question, ...]:
     """The chosen lenses (None: all) with their parameters, each lens once.
 
     They come in the order of `headscope lenses`, whatever the order of the choice, so that the same question gives the
     same report; a lens that is not listed there comes last.
+
+    Args:
+        lenses: Names of lenses, or lenses.
+        params: Parameters by lens name.
+        quick: Of all lenses only those that need no changed form of the model.
     """
+    if quick and lenses is not None:
+        raise UsageError(
+            "a quick measurement chooses its lenses itself", hint="leave out either the lenses or `quick` (--quick)"
+        )
     resolved = every_lens().values() if lenses is None else map(_lens, lenses)
     lenses_by_name = _in_order({lens.name: lens for lens in resolved})
     if not lenses_by_name:
@@ -54,7 +72,10 @@ def questions(lenses: Sequence[str | AnyLens] | None, params: Mapping[str, Any] 
         raise UsageError(
             f"parameters for {', '.join(sorted(unknown))}, but the chosen lenses are {', '.join(lenses_by_name)}"
         )
-    return tuple(Question(lens, _params(lens, params_by_lens.get(name))) for name, lens in lenses_by_name.items())
+    chosen_questions = (
+        Question(lens, _params(lens, params_by_lens.get(name))) for name, lens in lenses_by_name.items()
+    )
+    return tuple(question for question in chosen_questions if not quick or question.needs_no_change())
 
 
 def _in_order(lenses: Mapping[str, AnyLens]) -> dict[str, AnyLens]:

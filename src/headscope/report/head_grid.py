@@ -86,8 +86,7 @@ class HeadGrid:
 
 def head_grid(run: Run) -> HeadGrid:
     """The heads of a run in the order of its sites, with the numbers of all findings."""
-    places = list(dict.fromkeys((site.stack, site.kind) for site in run.sites))
-    panels = tuple(_panel([site for site in run.sites if (site.stack, site.kind) == place]) for place in places)
+    panels, places = panels_of(run.sites)
     heads = tuple(
         Head(site.head_label(head), site, head, places.index((site.stack, site.kind)))
         for site in run.sites
@@ -104,6 +103,13 @@ def head_grid(run: Run) -> HeadGrid:
     return HeadGrid(
         panels, heads, tuple(column for column in columns if np.isfinite(column.values).any()), (*problems,)
     )
+
+
+def panels_of(sites: Sequence[Site]) -> tuple[tuple[Panel, ...], list[tuple[str, str]]]:
+    """The panels of sites, and the stack and kind of each."""
+    places = list(dict.fromkeys((site.stack, site.kind) for site in sites))
+    groups = ([site for site in sites if (site.stack, site.kind) == place] for place in places)
+    return tuple(_panel(group) for group in groups), [(stack, kind) for stack, kind in places]
 
 
 def _panel(sites: Sequence[Site]) -> Panel:

@@ -12,7 +12,6 @@ from headscope.core import Finding, Headline, Run
 from headscope.core.html_text import escape
 from headscope.core.model_summary import amount
 from headscope.core.numbers import MINUS, count, number
-from headscope.core.run import effect_size
 from headscope.report.head_choice import Extreme, habits, with_unit
 from headscope.report.head_grid import HeadGrid
 from headscope.report.markup import sentence
@@ -69,23 +68,12 @@ def _atlas(grid: HeadGrid) -> str:
     )
 
 
-def ranked_headlines(run: Run) -> list[tuple[Finding, Headline]]:
-    """The headline with the largest effect of each finding, the largest first; those without one only alone."""
-    pairs = [
-        (finding, max(finding.headlines, key=lambda headline: effect_size(headline.effect)))
-        for finding in run.findings.values()
-        if finding.headlines
-    ]
-    ranked = sorted(pairs, key=lambda pair: -effect_size(pair[1].effect))
-    return [pair for pair in ranked if effect_size(pair[1].effect) > 0] or ranked
-
-
 def _top_findings(run: Run) -> str:
     items = [
         f'<li><a href="#{anchor(finding)}"{_spark(finding, headline)}>'
         f'<span class="says">{unbroken(sentence(headline.short))}</span>'
         f'<span class="from">{escape(finding.lens)}{_effect(headline)}</span></a></li>'
-        for finding, headline in ranked_headlines(run)[:MOST_FINDINGS]
+        for finding, headline in run.largest_effects()[:MOST_FINDINGS]
     ]
     body = f'<ol class="top-findings">{"".join(items)}</ol>' if items else "<p>No lens has an answer.</p>"
     return f'<div id="findings"><h2>Largest effects</h2>{body}</div>'

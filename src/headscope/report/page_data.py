@@ -43,16 +43,20 @@ def numbers_json(values: Iterable[float | int | None]) -> list[float | int | Non
 
 def atlas_json(run: Run, grid: HeadGrid) -> dict[str, Any]:
     """The heads of the model, every number about them, and their curves."""
+    curves = [
+        _curve_json(finding.lens, curve, grid.heads) for finding in run.findings.values() for curve in finding.curves
+    ]
+    return {**grid_json(run.model.name, grid), "curves": curves}
+
+
+def grid_json(model: str, grid: HeadGrid) -> dict[str, Any]:
+    """Heads and every number about them, without curves."""
     return {
-        "model": run.model.name,
+        "model": model,
         "panels": panels_json(grid),
         "heads": heads_json(grid),
         "quantities": [_quantity_json(column) for column in grid.columns],
-        "curves": [
-            _curve_json(finding.lens, curve, grid.heads)
-            for finding in run.findings.values()
-            for curve in finding.curves
-        ],
+        "curves": [],
     }
 
 

@@ -11,7 +11,6 @@ from math import log, nan, pi
 
 import torch
 from jaxtyping import Bool, Float
-from scipy import linalg
 from torch import Tensor
 
 # Samples for each dimension in which something is estimated.
@@ -92,10 +91,8 @@ def principal_axes(centred: Sequence[Float[Tensor, "_ d"]], most: int) -> Float[
     """Principal axes of rows in columns, the largest first; only those along which there is any variance."""
     rows = torch.cat(list(centred))
     n, d = rows.shape
-    gram = (rows.T @ rows if d <= n else rows @ rows.T).numpy()
-    # torch has no solver for the largest ones alone, and all of them take several times as long.
-    largest_range = (len(gram) - min(most, len(gram)), len(gram) - 1)
-    values, vectors = (torch.from_numpy(x) for x in linalg.eigh(gram, subset_by_index=largest_range))
+    # All of them, by torch: scipy has a solver for the largest alone, but its threads wait for each other.
+    values, vectors = torch.linalg.eigh(rows.T @ rows if d <= n else rows @ rows.T)
     has_variance = values > 1e-13 * max(n, d) * values[-1].clamp_min(1e-300)
     values, vectors = values[has_variance].flip(0)[:most], vectors[:, has_variance].flip(1)[:, :most]
     axes: Tensor = vectors if d <= n else rows.T @ vectors / values.sqrt()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from headscope.errors import UsageError
+from headscope.model.formats.stated_grid import StatedGrid, stated_grid
 from headscope.progress import Step
 
 if TYPE_CHECKING:
@@ -87,6 +88,10 @@ class Format(ABC):
         from headscope.model.transformers.classes import parsed_config
 
         return parsed_config(self.raw_config(), str(self.config_file))
+
+    def stated_grid(self) -> StatedGrid | None:
+        """The layers and heads that the configuration states; None where it is not clear, or has several stacks."""
+        return stated_grid(self.raw_config())
 
     def tokenizer(self, config: Any) -> tuple[Any | None, tuple[str, ...]]:
         """The tokenizer, None where there is none, and notes about it."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from headscope.errors import WeightsRefused
 from headscope.model.formats.format import Format, StoredNumbers
 from headscope.model.formats.safetensors_format import SafetensorsFolder
+from headscope.model.formats.stated_grid import StatedGrid
 from headscope.progress import Step
 
 if TYPE_CHECKING:
@@ -47,6 +48,16 @@ class GgufFile(Format):
 
         read_gguf_header(self.path)  # refuses a damaged file before another reader follows its lengths
         return gguf.read_gguf_config(self.path)
+
+    def stated_grid(self) -> StatedGrid | None:
+        """The layers and heads that the header states; None for an encoder–decoder, and where heads vary."""
+        from headscope.model.formats.gguf_header import read_gguf_header
+
+        values = read_gguf_header(self.path).values
+        family = values.get("general.architecture")
+        sizes = [values.get(f"{family}.{name}") for name in ("block_count", "attention.head_count")]
+        is_plain = f"{family}.decoder_block_count" not in values and all(isinstance(size, int) for size in sizes)
+        return StatedGrid(int(sizes[0] or 0), int(sizes[1] or 0)) if is_plain else None
 
     def tokenizer(self, config: Any) -> tuple[Any | None, tuple[str, ...]]:
         """The tokenizer in the file, None where it has none."""

