@@ -59,11 +59,11 @@ def test_different_shapes_compare_answers_alone(pair):
     comparison = Comparison.of((base, other))
     assert comparison.pairs[0].heads is None
     assert comparison.pairs[0].obstacle == (
-        "heads of different shapes do not correspond: 2 layers × 2 heads against 2 layers × 3 heads"
+        "their shapes differ, so that heads do not correspond: 2 layers × 2 heads against 2 layers × 3 heads"
     )
     assert comparison.differences.height == 0
     assert comparison.verdicts["model"].to_list() == ["first", "wide"]
-    assert "No difference of heads" in comparison.sentences()[0]
+    assert "No heads are compared" in comparison.sentences()[0]
 
 
 def test_an_encoder_decoder_is_another_shape(pair):

@@ -107,6 +107,8 @@ def _show(comparison: "Comparison", page: Path, form: Format) -> None:
         return
     for sentence in comparison.sentences():
         typer.echo(f"• {sentence}")
+    if all(pair.heads is None for pair in comparison.pairs):
+        show_table(comparison.verdicts.select("lens", "model", "answer", "number", "null"), form)
     typer.echo(f"\nThe page: {page.resolve()}")
 
 

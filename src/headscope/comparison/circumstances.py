@@ -56,7 +56,7 @@ def shape_obstacle(base: Run, other: Run) -> str:
     if shape(base) == shape(other):
         return ""
     sizes = (grid_size(head_grid(run)) or "no heads" for run in (base, other))
-    return f"heads of different shapes do not correspond: {' against '.join(sizes)}"
+    return f"their shapes differ, so that heads do not correspond: {' against '.join(sizes)}"
 
 
 def notes(base: Run, other: Run, lenses: Sequence[str]) -> tuple[str, ...]:

@@ -144,7 +144,7 @@ def _pair(base: Run, other: Run, base_label: str, other_label: str, lenses: Sequ
 def _pair_sentences(pair: Pair, most: int, *, named: bool) -> list[str]:
     start = f"{pair.other_label} against {pair.base_label}: " if named else ""
     if pair.heads is None:
-        return [f"{start}No difference of heads: {pair.obstacle}."]
+        return [f"{start}No heads are compared: {pair.obstacle}."]
     first, *further = movement_sentences(pair.heads)
     return [f"{start}{first}", *further, *(difference.text for difference in pair.largest(most))]
 

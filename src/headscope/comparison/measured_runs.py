@@ -56,7 +56,7 @@ def measured_runs(
         if index in stored:
             runs.append(_restricted(stored[index], lenses))
             continue
-        reporter = NamedProgress(listener, str(source) if is_source(source) else f"model {index + 1}")
+        reporter = NamedProgress(listener, Path(source).name if is_source(source) else f"model {index + 1}")
         runs.append(
             measure(source, lenses=lenses_asked, hub=hub, out=folders.get(index), progress=reporter, **options)
         )  # fmt: skip
