@@ -216,7 +216,7 @@ def test_the_short_form_states_the_planted_rank():
     assert growth.effect > 0.9
     powers = [row(finding, "growth", head, "components_90")["law"] for head in range(4)].count("power")
     assert powers >= 3
-    assert laws.short.startswith(f"With the length, components grow like a power in {powers} of 4 heads")
+    assert laws.short.startswith(f"Components grow like a power of the length in {powers} of 4 heads")
     assert laws.effect == powers / 4
     assert f"loses {100 * (1 - 5 / 64):.0f} % of the median pattern's energy" in beyond.short
     assert beyond.effect == pytest.approx(1 - 5 / 64)

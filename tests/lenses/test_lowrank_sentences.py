@@ -184,7 +184,7 @@ def test_laws_are_counted():
     )  # fmt: skip
     assert "a power of n in 2 of 3 heads, a logarithm in 0, neither in 0 (" in laws.full
     assert "neither in 1 (both miss by more than 10 %), absent in 1 and undecided in 0 (" in laws.full
-    assert laws.short == "With the length, components grow like a power in 2 of 3 heads and like a logarithm in 0."
+    assert laws.short == "Components grow like a power of the length in 2 of 3 heads, like its logarithm in none."
     assert laws.effect == pytest.approx(2 / 3)
     logarithms = said(powers=POWERS | {"law": ["logarithm"] * 3})[3]
     assert "a power in 0 of 3 heads and like a logarithm in 3." in logarithms.short
@@ -206,7 +206,8 @@ def test_energy_beyond_ln_n_is_stated():
     assert_states(beyond.full, ceil(log(TOKENS)), shares[0], 3, *shares[1:], WINDOWS, 95, 1, 1, 3, 2)
     assert "less than 1 % in 1 of 3 heads and more in 2." in beyond.full
     assert (
-        beyond.short == "Keeping ln n components loses 28 % of the median pattern's energy; at that rank it loses none."
+        beyond.short
+        == "Keeping ln n components loses 28 % of the median pattern's energy; a pattern of that rank loses none."
     )
     assert beyond.effect == pytest.approx(0.283)
 
@@ -222,7 +223,8 @@ def test_energy_that_may_be_none_is_not_called_none(half, short):
     assert beyond.effect == 0
     nothing = said(beyond=BEYOND | {"value": [0.0] * 3, "half": [0.0] * 3})[4]
     assert (
-        nothing.short == "Keeping ln n components loses 0 % of the median pattern's energy; at that rank it loses none."
+        nothing.short
+        == "Keeping ln n components loses 0 % of the median pattern's energy; a pattern of that rank loses none."
     )
 
 

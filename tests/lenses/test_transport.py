@@ -111,7 +111,7 @@ def test_weights_that_follow_the_data_are_found(planted_case):
     error, share = entropy["value"] / 2, covariance["share"] / 2  # the other head has none
     assert f"entropy {-error:.2f} nats per component too low; uniform" in planted_case.headlines[0].short
     assert planted_case.headlines[0].effect == pytest.approx(1 - exp(error))
-    assert f"make up {100 * share:.0f} % of the squared error" in planted_case.headlines[1].short
+    assert f"cause {100 * share:.0f} % of the squared error" in planted_case.headlines[1].short
     assert planted_case.headlines[1].effect == pytest.approx(share)
 
 

@@ -268,8 +268,8 @@ def _laws_short(rows: pl.DataFrame) -> _Short:
         subject, windows = "difference between a power and a logarithm", most_windows(rows)
         return absence(subject, size, _points, windows=windows, one_of_many=True), 0.0
     short = (
-        f"With the length, components grow like a power in {part_of(count['power'], rows.height, 'head')} and like a "
-        f"logarithm in {count['logarithm']}."
+        f"Components grow like a power of the length in {part_of(count['power'], rows.height, 'head')}, like its "
+        f"logarithm in {count['logarithm'] or 'none'}."
     )
     return short, share_effect(count["power"] / rows.height)
 
@@ -317,6 +317,8 @@ def _beyond_short(last: pl.DataFrame) -> _Short:
     (left,) = percents((median,))
     loss = f"Keeping ln n components loses {left} of the median pattern's energy"
     return (
-        f"{loss} (none at that rank; no interval)." if effect is None else f"{loss}; at that rank it loses none.",
+        f"{loss} (none at that rank; no interval)."
+        if effect is None
+        else f"{loss}; a pattern of that rank loses none.",
         effect,
     )

@@ -319,9 +319,9 @@ def _causes(heads: pl.DataFrame, layers: pl.DataFrame) -> Headline | None:
     if effect == 0.0:
         subject, size = "error of covariances from weights that follow the text", detectable_effect(rows, _SHARE_ENDS)
         return Headline(full, absence(subject, size, _percent, windows=most_windows(rows), reach=1.0), effect)
-    null = "constant weights: 0 %" if effect is not None else "no interval"
+    null = "constant ones: 0 %" if effect is not None else "no interval"
     share = f"{_percent(median)} of the squared error of predicted covariances"
-    short = f"Weights that follow the text make up {share}; {null}."
+    short = f"Weights that change with the text cause {share}; {null}."
     return Headline(full, short, effect)
 
 
