@@ -187,7 +187,7 @@ def test_laws_are_counted():
     assert laws.short == "Components grow like a power of the length in 2 of 3 heads, like its logarithm in none."
     assert laws.effect == pytest.approx(2 / 3)
     logarithms = said(powers=POWERS | {"law": ["logarithm"] * 3})[3]
-    assert "a power in 0 of 3 heads and like a logarithm in 3." in logarithms.short
+    assert "in 0 of 3 heads, like its logarithm in 3." in logarithms.short
 
 
 def test_undecided_laws_say_what_one_test_detects():
