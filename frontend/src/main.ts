@@ -2,6 +2,7 @@
 
 import { buildAtlas } from "./atlas/atlas";
 import { drawCards, drawSparks } from "./atlas/front";
+import { buildComparison } from "./comparison/comparison_page";
 import { showTipsOfElements } from "./drawing/tooltip";
 import { drawFigures } from "./figures/figures";
 import { followHeads } from "./heads/head_page";
@@ -22,6 +23,7 @@ function start(page: Document, transport: Transport): void {
     () => showTipsOfElements(page),
     () => drawHeads(page, view, transport),
     () => followHeads(page, view, transport),
+    () => buildComparison(page, view, transport),
     () => drawSparks(page, transport),
     () => drawCards(page, transport),
     () => drawFigures(page, transport),
@@ -38,7 +40,8 @@ function start(page: Document, transport: Transport): void {
 
 async function drawHeads(page: Document, view: View, transport: Transport): Promise<void> {
   const [atlas, lenses] = await Promise.all([transport.atlas(), transport.lenses()]);
-  equipSearch(page, view, atlas, lenses);
+  const isComparison = (await transport.comparison()) !== null; // it has a search of its own
+  if (!isComparison) equipSearch(page, view, atlas, lenses);
   const [grid, table] = [page.getElementById("atlas"), page.querySelector<HTMLElement>(".explorer")];
   if (atlas !== null && grid !== null) buildAtlas(grid, atlas, view);
   if (atlas !== null && table !== null) whenNear([table], () => buildExplorer(table, atlas, view));

@@ -1,3 +1,4 @@
+import type { Comparison } from "./comparison/comparison_data";
 import type { Atlas, Figure, LensEntry, Patterns, TableData } from "./data";
 
 /** Where components get their data: from the page itself, or later from a running server. */
@@ -5,6 +6,7 @@ export interface Transport {
   atlas(): Promise<Atlas | null>;
   patterns(): Promise<Patterns | null>;
   lenses(): Promise<readonly LensEntry[]>;
+  comparison(): Promise<Comparison | null>;
   figure(id: string): Promise<Figure>;
   table(id: string): Promise<TableData>;
 }
@@ -25,6 +27,10 @@ export class PageTransport implements Transport {
 
   async lenses(): Promise<readonly LensEntry[]> {
     return this.read<LensEntry[]>("lenses") ?? [];
+  }
+
+  async comparison(): Promise<Comparison | null> {
+    return this.read<Comparison>("comparison");
   }
 
   async figure(id: string): Promise<Figure> {

@@ -19,6 +19,7 @@ _HOMES = {
     "HeadscopeError": "headscope.errors",
     "Selection": "headscope.core",
     "attention": "headscope.attention",
+    "compare": "headscope.api",
     "head": "headscope.api",
     "heads": "headscope.api",
     "lenses": "headscope.api",

@@ -13,6 +13,8 @@ from headscope.attention.mechanism import mechanism_named, mechanisms
 from headscope.attention.mechanism_spelling import spelled
 from headscope.attention.mechanism_summary import D_HEAD, LENGTHS, SHOWN_AT, summary_of
 from headscope.attention.pictures import pictures
+from headscope.comparison.comparison import Comparison
+from headscope.comparison.measured_runs import measured_runs
 from headscope.core import Entry, HeadView, HeadViews, Ledger, Run, Selection, Trend
 from headscope.core.ports import plug
 from headscope.corpora import Text, spelled_text, texts
@@ -49,6 +51,7 @@ __all__ = [
     "SHOWN_AT",
     "SPLIT_SHARES",
     "BenchSetting",
+    "Comparison",
     "Display",
     "Item",
     "Passage",
@@ -59,6 +62,7 @@ __all__ = [
     "bench_attention",
     "check_device",
     "check_outcomes",
+    "compare",
     "document_of",
     "documents",
     "encoded_figure",
@@ -185,6 +189,59 @@ def heads(
     if out is not None:
         save_heads(views, out)
     return views
+
+
+def compare(
+    *sources: Any,
+    text: Any = None,
+    lenses: Sequence[Any] | None = None,
+    params: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    window: int = 512,
+    first_tokens: int | None = None,
+    all_windows: bool = False,
+    hub: bool = False,
+    device: str | None = None,
+    out: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Compare models or runs: which heads moved, by how much, and what every lens answers about each.
+
+    Args:
+        sources: Two or more, each compared with the first: runs, run folders, or models (also by name). Models are
+            measured on the same text with the same settings.
+        text: As in `measure`; so are `params`, `seed`, `window`, `first_tokens`, `all_windows`, `hub` and `device`.
+        lenses: Names of lenses; None is all of them, or those of the stored runs where there are any.
+        params: Parameters by lens name.
+        seed: Of everything that is drawn at random.
+        window: Tokens per window.
+        first_tokens: Read the first tokens of the text, so many of them.
+        all_windows: Read the whole text.
+        hub: Whether a name may be fetched from the model hub.
+        device: Where models run, e.g. "cuda".
+        out: A folder for `compare.html`, its tables, and a run folder for each model that is measured; what it holds
+            already is not measured again.
+        progress: Told about every step.
+
+    Raises:
+        UsageError: Fewer than two sources, the same twice, runs without a common lens, a folder without a run.
+        CheckpointError: A model cannot be opened.
+    """
+    options = {
+        "text": text, "params": params, "seed": seed, "window": window, "first_tokens": first_tokens,
+        "all_windows": all_windows, "device": device,
+    }  # fmt: skip
+    folder = None if out is None else Path(out)
+    listener = progress or Silent()
+    if folder is not None:
+        announce(listener, [Stage(WRITING, writing_seconds(len(lenses or lens_members())))])
+    runs = measured_runs(sources, lenses=lenses, out=folder, hub=hub, progress=listener, options=options)
+    comparison = Comparison.of(runs)
+    if folder is not None:
+        listener.step(WRITING, 0, 1)
+        comparison.save(folder)
+        listener.step(WRITING, 1, 1)
+    return comparison
 
 
 def text(what: str | Path, split: str | None = None, *, progress: ProgressStep | None = None) -> Text:

@@ -31,6 +31,7 @@ __all__ = [
     "Member",
     "MemberWarning",
     "check_claims",
+    "check_compared",
     "check_folder",
     "check_heads",
     "check_index",
@@ -136,6 +137,13 @@ def check_folder(folder: "Path") -> None:
     from headscope.store.folder_check import check_folder as check_run_folder
 
     check_run_folder(folder)
+
+
+def check_compared(names: Sequence[str], *, hub: bool = False, out: "Path | None" = None) -> None:
+    """Refuse models and run folders that cannot be compared, or that `out` has no room for; nothing is fetched."""
+    from headscope.comparison.source_check import check_sources
+
+    check_sources(names, hub=hub, out=out)
 
 
 def check_claims(ids: Sequence[str]) -> None:

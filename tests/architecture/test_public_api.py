@@ -15,6 +15,7 @@ PUBLIC = {
     "Selection",
     "__version__",
     "attention",
+    "compare",
     "fewshot",
     "head",
     "heads",

@@ -4,7 +4,7 @@ Each kind is fed planted data of which the truth is known, with more windows tha
 it samples. A function here gives the value, both ends and the truth of every repetition; the number of those that
 cover is held to the binomial law. Lenses share these kinds: `lowrank`, `angles`, `scores`, `transport` and `dependence`
 have the jackknife, `uniformity` and `maps` the mean over windows, `intervene` the clustered mean, the few-shot study
-the bootstrap.
+the bootstrap, and comparisons differences of all of them.
 """
 
 from collections.abc import Callable
@@ -29,6 +29,7 @@ from headscope.lenses.scores import heads as score_law
 from headscope.lenses.uniformity.tables import estimate
 from headscope.maths.resampling.bootstrap import bootstrap_interval
 from headscope.maths.resampling.clustered_mean import clustered_mean
+from headscope.maths.resampling.interval_difference import difference_interval
 from headscope.maths.resampling.jackknife import jackknife
 from headscope.maths.resampling.rank_correlation import beyond_positions, row_ranks
 from headscope.model import language
@@ -81,6 +82,19 @@ def of_the_jackknife_of_some_windows():
     """The logarithm of a mean over 250 windows, 64 of which are left out in turn."""
     value, half = jackknife(left_out(lambda windows: windows.mean(0).log(), skewed(SEEN, 300, 3)), SEEN)
     return repetitions(value, half, 0.0)
+
+
+def of_differences():
+    """The difference of two jackknife intervals over windows of their own; the truth is 1/2."""
+    first, second = (
+        (value, (value - half, value + half))
+        for value, half in (
+            jackknife(left_out(lambda windows: windows.mean(0), scale * skewed(DRAWN, 300, seed)))
+            for scale, seed in ((1.0, 21), (1.5, 22))
+        )
+    )
+    low, high = difference_interval(*first, *second)
+    return torch.stack((second[0] - first[0], low, high, torch.full_like(low, 0.5)), -1)
 
 
 @cache
@@ -247,6 +261,7 @@ def _stream_rows():
 KINDS: dict[str, Callable[[], Repetitions]] = {
     "jackknife": of_the_jackknife,
     "jackknife of some windows": of_the_jackknife_of_some_windows,
+    "differences": of_differences,
     "clustered mean": of_the_clustered_mean,
     "focus": of_focus,
     "mean over windows": of_the_mean_over_windows,

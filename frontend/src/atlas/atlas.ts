@@ -16,11 +16,20 @@ const TALLEST = 520; // pixels: with the title and five findings it fits a lapto
 const FADED = 0.18;
 const ROOM_FOR_NUMBERS = { width: 38, height: 20 } as const;
 
+const FAINT = 0.45;
+
+/** What an atlas says in its own way; an atlas of one model says what a number is and what its null is. */
+export interface AtlasManner {
+  readonly words: (quantity: Quantity, head: number) => string; // of the head under the pointer
+  readonly isFaint: (quantity: Quantity, head: number) => boolean;
+  readonly reference: (quantity: Quantity) => string; // what the colours say
+}
+
 /** Builds the atlas in its place on the page. */
-export function buildAtlas(place: HTMLElement, atlas: Atlas, view: View): void {
+export function buildAtlas(place: HTMLElement, atlas: Atlas, view: View, manner: AtlasManner | null = null): void {
   const first = telling(atlas.quantities);
   if (first === undefined) return;
-  const picture = new AtlasPicture(place, atlas, view, first);
+  const picture = new AtlasPicture(place, atlas, view, first, manner);
   picture.draw();
 }
 
@@ -39,7 +48,7 @@ class AtlasPicture {
   private current: number | null = null; // the head that keys have chosen
   private pointed: number | null = null; // the head under the pointer, here or elsewhere
 
-  constructor(private readonly place: HTMLElement, private readonly atlas: Atlas, private readonly view: View, private readonly first: Quantity) {
+  constructor(private readonly place: HTMLElement, private readonly atlas: Atlas, private readonly view: View, private readonly first: Quantity, private readonly manner: AtlasManner | null) {
     this.menu = quantityMenu(atlas.quantities, "Colour of the atlas", this.quantity.key, (key) => view.change({ colour: key }));
     const tools = element("p", { class: "tools" }, element("label", {}, "Colour ", this.menu));
     place.querySelector(".no-script")?.remove();
@@ -112,7 +121,8 @@ class AtlasPicture {
   }
 
   private wordsOf(head: number): string {
-    const { quantity } = this;
+    const { quantity, manner } = this;
+    if (manner !== null) return manner.words(quantity, head);
     const reference = nullOf(quantity, head);
     const value = `${quantity.label}: ${withUnit(quantity.values[head] ?? null, quantity.unit)}`;
     return [this.atlas.heads[head]!.label, value, ...(reference === null ? [] : [`null ${withUnit(reference, quantity.unit)}`])].join("\n");
@@ -122,7 +132,7 @@ class AtlasPicture {
     if (this.panels.length === 0) return;
     this.menu.value = this.quantity.key;
     this.paintCells();
-    this.bar.replaceChildren(...colourBar(this.quantity, headColours(this.quantity)));
+    this.bar.replaceChildren(...colourBar(this.quantity, headColours(this.quantity), this.manner?.reference(this.quantity) ?? null));
   }
 
   private paintCells(): void {
@@ -144,7 +154,8 @@ class AtlasPicture {
     const { filters } = this.view.current;
     for (const cell of layout.cells) {
       const [x, y] = [layout.left + cell.column * layout.width, layout.top + cell.row * layout.height];
-      brush.globalAlpha = passes(this.atlas, filters, cell.head) ? 1 : FADED;
+      const isFaint = this.manner?.isFaint(this.quantity, cell.head) ?? false;
+      brush.globalAlpha = !passes(this.atlas, filters, cell.head) ? FADED : isFaint ? FAINT : 1;
       const level = colours === null ? null : colours.scale.level(colours.shades[cell.head] ?? null);
       if (level === null || rgb === null) {
         brush.strokeStyle = muted;
@@ -198,7 +209,7 @@ function readableOn(rgb: Uint8ClampedArray, level: number): string {
 }
 
 /** The bar under the grid: colours from low to high, with the null marked. */
-function colourBar(quantity: Quantity, colours: HeadColours | null): Node[] {
+function colourBar(quantity: Quantity, colours: HeadColours | null, words: string | null): Node[] {
   if (colours === null) return ["No head has this number."].map((words) => element("span", {}, words));
   const { scale, isRelative, isCut } = colours;
   const [first, last] = [scale.level(scale.low) ?? 0, scale.level(scale.high) ?? LEVELS - 1];
@@ -207,12 +218,12 @@ function colourBar(quantity: Quantity, colours: HeadColours | null): Node[] {
   strip.style.background = `linear-gradient(90deg, ${steps.join(",")})`;
   if (scale.reference !== null) {
     const middle = (scale.level(scale.reference) ?? 0) - first + 0.5;
-    const mark = element("i", { "data-tip": isRelative ? "the null of each head" : `null ${withUnit(scale.reference, quantity.unit)}` });
+    const mark = element("i", { "data-tip": words !== null ? "no difference" : isRelative ? "the null of each head" : `null ${withUnit(scale.reference, quantity.unit)}` });
     mark.style.left = `${(100 * middle) / (last - first + 1)}%`;
     strip.append(mark);
   }
   const written = (value: number) => (isRelative && quantity.scale === "log" ? `${number(value)} × null` : isRelative ? signed(value, quantity.unit) : withUnit(value, quantity.unit));
-  const reference = isRelative ? "null of each head in the middle" : scale.reference === null ? "no null" : `null ${withUnit(scale.reference, quantity.unit)}`;
+  const reference = words !== null ? words : isRelative ? "null of each head in the middle" : scale.reference === null ? "no null" : `null ${withUnit(scale.reference, quantity.unit)}`;
   return [
     element("span", {}, `${isCut[0] ? "≤ " : ""}${written(scale.low)}`),
     strip,

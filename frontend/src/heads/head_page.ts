@@ -22,8 +22,16 @@ import { byLens, nullOf, rankOf, withUnit } from "./quantities";
 export async function followHeads(page: Document, view: View, transport: Transport): Promise<void> {
   const [atlas, patterns] = await Promise.all([transport.atlas(), transport.patterns()]);
   if (atlas === null) return;
+  const note = page.getElementById("head-page")?.dataset["note"];
+  const content = (head: number) =>
+    note === undefined ? contentOf(atlas, patterns, head, view) : chosenContent(atlas, patterns, head, view, note);
+  showHeads(page, view, atlas, content);
+}
+
+/** Shows `content` where the address names a head. */
+export function showHeads(page: Document, view: View, atlas: Atlas, content: (head: number) => Node[]): void {
+  const title = page.title;
   const alone = page.getElementById("head-page");
-  const note = alone?.dataset["note"] ?? null;
   const place = alone ?? element("section", { id: "head-page", hidden: true, tabindex: -1 });
   if (alone === null) page.querySelector("main")?.append(place);
   const places = new Map(atlas.heads.map(({ label }, head) => [label, head]));
@@ -38,12 +46,12 @@ export async function followHeads(page: Document, view: View, transport: Transpo
     page.body.classList.toggle("at-head", isOpen && alone === null);
     hideTip();
     if (head !== undefined) {
-      place.replaceChildren(...(note === null ? contentOf(atlas, patterns, head, view) : chosenContent(atlas, patterns, head, view, note)));
+      place.replaceChildren(...content(head));
       page.title = `${atlas.heads[head]!.label} of ${atlas.model}`;
       scrollTo(0, 0);
       place.focus({ preventScroll: true });
     } else if (hasLeft) {
-      page.title = `Attention of ${atlas.model}`;
+      page.title = title;
       if (label === "" || page.getElementById(label) === null) scrollTo(0, scrolled);
       else page.getElementById(label)?.scrollIntoView();
     }
@@ -82,7 +90,7 @@ function contentOf(atlas: Atlas, patterns: Patterns | null, head: number, view: 
   const pattern = patterns === null ? null : patternView(atlas, patterns, head);
   const curves = curveFigures(atlas, head);
   return [
-    titleOf(atlas, head, element("p", { class: "kicker" }, element("a", { href: "#overview", class: "back" }, "← Report")), stepsOf(atlas, head, view), copyButton("Copy link", () => location.href)),
+    headTitle(atlas, head, view),
     ...(pattern === null ? [element("p", { class: "quiet" }, "This run keeps no pattern of this head.")] : [pattern]),
     ...(patterns === null ? [] : [thumbnailsOf(atlas, patterns, head, layerOf(atlas, head), `All heads of ${siteOf(atlas, head)}`)]),
     ...(curves.length === 0 ? [] : [element("h2", {}, "Curves"), element("div", { class: "figures" }, ...curves)]),
@@ -106,6 +114,12 @@ function chosenContent(atlas: Atlas, patterns: Patterns | null, head: number, vi
     element("h2", {}, "In Python"),
     pythonOf(`hs.head(${JSON.stringify(atlas.model)}, ${JSON.stringify(atlas.heads[head]!.label)}, text="your text")`),
   ];
+}
+
+/** The title of a page of a head, with the way back to what it is part of. */
+export function headTitle(atlas: Atlas, head: number, view: View, wayBack = "← Report"): HTMLElement {
+  const back = element("p", { class: "kicker" }, element("a", { href: "#overview", class: "back" }, wayBack));
+  return titleOf(atlas, head, back, stepsOf(atlas, head, view), copyButton("Copy link", () => location.href));
 }
 
 function titleOf(atlas: Atlas, head: number, ...parts: readonly HTMLElement[]): HTMLElement {

@@ -22,6 +22,7 @@ from headscope.catalogue import (
 from headscope.catalogue import models as listed_models
 from headscope.cli.argument_checks import check_drawings, check_lenses, check_request, requested_text
 from headscope.cli.claims_command import CLAIMS_EXAMPLES, claims
+from headscope.cli.compare_command import COMPARE_EXAMPLES, compare
 from headscope.cli.data_command import DATA_EXAMPLES, data
 from headscope.cli.experiment_commands import ExperimentGroup
 from headscope.cli.head_command import HEAD_EXAMPLES, head
@@ -66,6 +67,7 @@ class Commands(ExperimentGroup):
         """What runs first, then what lists."""
         order = (
             "report",
+            "compare",
             "look",
             "head",
             "lens",
@@ -104,6 +106,7 @@ app.add_typer(
 
 
 app.command(epilog=CLAIMS_EXAMPLES)(claims)
+app.command(epilog=COMPARE_EXAMPLES)(compare)
 app.command(epilog=DATA_EXAMPLES)(data)
 app.command(epilog=HEAD_EXAMPLES)(head)
 app.command(epilog=INDEX_EXAMPLES)(index)

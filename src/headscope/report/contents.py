@@ -17,14 +17,16 @@ _SEARCH = (
 
 def contents(run: Run, parts: Iterable[tuple[str, str]]) -> str:
     """Links to the parts of the page (id and title) and to the section of each lens."""
+    lenses = ((anchor(finding), finding.about.title, _inner(finding)) for finding in run.findings.values())
+    return navigation(parts, lenses)
+
+
+def navigation(parts: Iterable[tuple[str, str]], entries: Iterable[tuple[str, str, str]] = ()) -> str:
+    """A search, links to parts (id and title), and links to lenses (id, title and what their entry holds inside)."""
     links = "".join(f"<li>{_link(id_, title)}</li>" for id_, title in parts)
-    lenses = "".join(
-        f"<li>{_link(anchor(finding), finding.about.title)}{_inner(finding)}</li>" for finding in run.findings.values()
-    )
-    return (
-        f'<nav id="contents" aria-label="Contents">{_SEARCH}<ol class="parts">{links}</ol>'
-        f'<ol class="lenses">{lenses}</ol></nav>'
-    )
+    lenses = "".join(f"<li>{_link(id_, title)}{inner}</li>" for id_, title, inner in entries)
+    lens_list = f'<ol class="lenses">{lenses}</ol>' if lenses else ""
+    return f'<nav id="contents" aria-label="Contents">{_SEARCH}<ol class="parts">{links}</ol>{lens_list}</nav>'
 
 
 def _inner(finding: Finding) -> str:

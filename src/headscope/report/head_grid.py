@@ -121,8 +121,8 @@ def _panel(sites: Sequence[Site]) -> Panel:
 
 def _column(finding: Finding, quantity: HeadQuantity, heads: Sequence[Head]) -> HeadColumn:
     rows = matching_rows(finding.tables[quantity.table], quantity)
-    values = _by_head(rows, quantity.column, heads)
-    nulls = _by_head(rows, quantity.null, heads) if quantity.null else None
+    values = numbers_by_head(rows, quantity.column, heads)
+    nulls = numbers_by_head(rows, quantity.null, heads) if quantity.null else None
     about = finding.about
     return HeadColumn(finding.lens, about.title, about.question, quantity, values, nulls)
 
@@ -134,7 +134,8 @@ def matching_rows(table: pl.DataFrame, quantity: HeadQuantity) -> pl.DataFrame:
     )
 
 
-def _by_head(rows: pl.DataFrame, column: str, heads: Sequence[Head]) -> Array:
+def numbers_by_head(rows: pl.DataFrame, column: str, heads: Sequence[Head]) -> Array:
+    """The numbers of a column in the order of the heads, NaN for a head without a row."""
     numbers = dict(_numbers(rows, column))
     places = ((head.site.stack, head.site.kind, head.site.layer, head.head) for head in heads)
     return np.array([numbers.get(place, np.nan) for place in places], dtype=np.float64)

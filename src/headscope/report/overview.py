@@ -71,7 +71,7 @@ def _atlas(grid: HeadGrid) -> str:
 def _top_findings(run: Run) -> str:
     items = [
         f'<li><a href="#{anchor(finding)}"{_spark(finding, headline)}>'
-        f'<span class="says">{_unbroken(sentence(headline.short))}</span>'
+        f'<span class="says">{unbroken(sentence(headline.short))}</span>'
         f'<span class="from">{escape(finding.lens)}{_effect(headline)}</span></a></li>'
         for finding, headline in run.largest_effects()[:MOST_FINDINGS]
     ]
@@ -79,7 +79,7 @@ def _top_findings(run: Run) -> str:
     return f'<div id="findings"><h2>Largest effects</h2>{body}</div>'
 
 
-def _unbroken(html: str) -> str:
+def unbroken(html: str) -> str:
     """A number and its percent sign stay on one line."""
     return html.replace(" %", "\u00a0%")
 
@@ -133,13 +133,19 @@ def _verdict_cells(finding: Finding, grid: HeadGrid) -> str:
     if finding.status != "ok":
         reason = finding.reason or "no reason was given"
         return f"<td colspan=3>{escape(finding.status)}: {escape(reason)}</td>"
+    answer, value, null = verdict(finding, grid)
+    cells = (unbroken(sentence(answer)), escape(value or "–"), escape(null or "–"))
+    return "".join(f'<td data-name="{name}">{html}</td>' for name, html in zip(_ANSWERS, cells, strict=True))
+
+
+def verdict(finding: Finding, grid: HeadGrid) -> tuple[str, str, str]:
+    """The answer of a lens in a few words, its number and its null, empty where there is none."""
     headline = answering(finding)
     answer = "–" if headline is None else headline.answer or headline.short
     value, null = ("", "") if headline is None else (headline.value, headline.null)
     if not value:
         value, null = _medians(finding, grid)
-    cells = (_unbroken(sentence(answer)), *(_MINUS.sub(MINUS, escape(text or "–")) for text in (value, null)))
-    return "".join(f'<td data-name="{name}">{html}</td>' for name, html in zip(_ANSWERS, cells, strict=True))
+    return answer, _MINUS.sub(MINUS, value), _MINUS.sub(MINUS, null)
 
 
 def _medians(finding: Finding, grid: HeadGrid) -> tuple[str, str]:

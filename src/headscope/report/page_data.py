@@ -53,17 +53,26 @@ def grid_json(model: str, grid: HeadGrid) -> dict[str, Any]:
     """Heads and every number about them, without curves."""
     return {
         "model": model,
-        "panels": [
-            {"title": panel.title, "layers": panel.layers, "columns": panel.columns, "causal": panel.causal}
-            for panel in grid.panels
-        ],
-        "heads": [
-            {"label": head.label, "panel": head.panel, "layer": head.site.layer, "head": head.head}
-            for head in grid.heads
-        ],
+        "panels": panels_json(grid),
+        "heads": heads_json(grid),
         "quantities": [_quantity_json(column) for column in grid.columns],
         "curves": [],
     }
+
+
+def panels_json(grid: HeadGrid) -> list[dict[str, Any]]:
+    """The grids of heads."""
+    return [
+        {"title": panel.title, "layers": panel.layers, "columns": panel.columns, "causal": panel.causal}
+        for panel in grid.panels
+    ]
+
+
+def heads_json(grid: HeadGrid) -> list[dict[str, Any]]:
+    """The heads by label and place."""
+    return [
+        {"label": head.label, "panel": head.panel, "layer": head.site.layer, "head": head.head} for head in grid.heads
+    ]
 
 
 def _quantity_json(column: HeadColumn) -> dict[str, Any]:

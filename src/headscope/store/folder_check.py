@@ -13,6 +13,8 @@ from headscope.store.lock import NAME as LOCK
 from headscope.store.lock import check_free
 from headscope.store.names import MANIFEST, PARTS
 
+_CONFIG = "config.json"  # every folder with a checkpoint has it
+
 
 def check_folder(path: Path) -> None:
     """Refuse a folder that cannot hold a run, or that another process writes into.
@@ -56,6 +58,13 @@ def check_finished(path: Path) -> None:
     """
     if not _is_marked(path / MANIFEST):
         raise no_finished_run(path)
+
+
+def is_run_folder(path: Path) -> bool:
+    """Whether a folder holds a run, finished or not; one with a checkpoint's config.json holds a model."""
+    if not path.is_dir() or (path / _CONFIG).exists():
+        return False
+    return any((path / name).exists() for name in (MANIFEST, JOURNAL))
 
 
 def no_finished_run(path: Path) -> UsageError:
