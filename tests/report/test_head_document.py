@@ -230,3 +230,16 @@ def test_a_hundred_tokens_and_another_text_of_keys(opened: Any) -> None:
     assert page.page.locator(".pattern-text h4").all_inner_texts() == ["Queries", "Keys"]
     page.page.locator(".token-text span").nth(70).hover()
     assert number(float(view.pattern[70].max())) in page.page.inner_text(".strongest li >> nth=0")
+
+
+def test_a_long_text_scrolls_to_the_row_under_the_pointer(opened: Any) -> None:
+    view = a_view(a_site(0), 0, 4, tuple(f" token{place}" for place in range(400)))
+    page = opened(HeadViews((view,)))
+    box = page.page.locator(".pattern-map canvas").bounding_box()
+    assert page.js("document.querySelector('.token-text').scrollTop") == 0
+    page.page.mouse.move(box["x"] + 1, box["y"] + box["height"] * 350.5 / 400)
+    frame, token = (page.page.locator(name).bounding_box() for name in (".token-text", ".token-text span.query"))
+    assert frame["y"] <= token["y"]
+    assert token["y"] + token["height"] <= frame["y"] + frame["height"]
+    assert page.js("scrollY") == 0
+    assert page.page.inner_text(".token-text span.query") == " token350"

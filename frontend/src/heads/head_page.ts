@@ -165,7 +165,7 @@ function thumbnailsOf(atlas: Atlas, patterns: Patterns, head: number, heads: rea
     const map = smallMap(atlas, patterns, Number(link.dataset["head"]));
     if (map !== null) link.prepend(attentionMap(map, lookOf(map)));
   });
-  return element("div", {}, element("h2", {}, title), element("div", { class: "thumbnails" }, ...items));
+  return element("div", {}, element("h2", {}, title), element("div", { class: isOneLayer ? "thumbnails" : "thumbnails labelled" }, ...items));
 }
 
 /** The row of this head in the table of all heads, with every number as a dot among all heads. */

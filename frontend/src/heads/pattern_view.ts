@@ -24,9 +24,11 @@ class PatternView {
   private readonly list = element("ol", { class: "strongest" });
   private readonly asking: TokenText;
   private readonly answering: TokenText;
+  private readonly pairs: readonly [number, number, number][];
   private locked: number | null = null;
 
   constructor(private readonly map: AttentionMap, private readonly queries: readonly string[], private readonly keys: readonly string[]) {
+    this.pairs = strongestPairs(map);
     const isOneText = queries.join("\0") === keys.join("\0");
     const pick = (query: number) => this.lock(query);
     const hover = (query: number | null) => this.show(query ?? this.locked);
@@ -34,7 +36,10 @@ class PatternView {
     this.answering = isOneText ? this.asking : new TokenText(keys, () => undefined, () => undefined);
     const canvas = attentionMap(map, {
       queryTokens: queries, keyTokens: keys, ...lookOf(map),
-      onHover: (cell) => this.show(cell?.query ?? this.locked),
+      onHover: (cell) => {
+        this.show(cell?.query ?? this.locked);
+        if (cell !== null) this.asking.reveal(cell.query);
+      },
       onPick: (cell) => this.lock(cell.query),
     });
     const texts = isOneText
@@ -67,7 +72,7 @@ class PatternView {
       : `Token ${query} “${visible(this.queries[query] ?? "")}” looks at the shaded tokens${this.locked === query ? " (kept; click again to let go)" : ""}.`;
     this.list.replaceChildren(
       ...(weights === null
-        ? strongestPairs(this.map).map(([asked, key, weight]) => this.item(key, weight, asked))
+        ? this.pairs.map(([asked, key, weight]) => this.item(key, weight, asked))
         : strongest(weights).map(([key, weight]) => this.item(key, weight))),
     );
   }

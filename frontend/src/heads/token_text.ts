@@ -16,6 +16,13 @@ export class TokenText {
     this.place.addEventListener("click", (event) => at(event) >= 0 && pick(at(event)));
   }
 
+  /** Scrolls a long text to a token, and nothing else on the page. */
+  reveal(token: number): void {
+    const box = this.tokens[token]?.getBoundingClientRect();
+    if (box === undefined || this.place.scrollHeight <= this.place.clientHeight) return;
+    this.place.scrollTop += box.top - this.place.getBoundingClientRect().top - this.place.clientHeight / 2;
+  }
+
   /** Shades the tokens by their weights; `query` is underlined if it is among them. */
   show(weights: readonly (number | null)[] | null, query: number | null): void {
     const largest = Math.max(...(weights ?? []).map((weight) => weight ?? 0), 1e-12);
