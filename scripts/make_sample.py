@@ -16,7 +16,9 @@ from pathlib import Path
 from playwright.sync_api import Page, sync_playwright
 
 import headscope as hs
-from headscope.core import Finding, Run
+from headscope.core import Run
+from headscope.report.head_grid import head_grid
+from headscope.report.overview import verdict
 
 DOCS = Path(__file__).parents[1] / "docs"
 SAMPLE, PAGE, PICTURES = DOCS / "smollm2.html", DOCS / "smollm2.md", DOCS / "pictures"
@@ -68,17 +70,10 @@ def table(run: Run) -> str:
 
 def rows(run: Run) -> Iterator[str]:
     """The rows, in the order of the report."""
+    grid = head_grid(run)
     for name, finding in run.findings.items():
-        cells = (f"`{name}`", finding.about.question, *answer(finding))
-        yield f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
-
-
-def answer(finding: Finding) -> tuple[str, str, str]:
-    """The answer of a lens in a few words, its number and what that is compared with."""
-    if finding.status != "ok":
-        return f"{finding.status}: {finding.reason}", "", ""
-    headline = next((headline for headline in finding.headlines if headline.answer), finding.headlines[0])
-    return headline.answer or headline.short, headline.value, headline.null
+        answer = verdict(finding, grid) if finding.status == "ok" else (finding.status, finding.reason, "")
+        yield f"| {' | '.join(cell.replace('|', '/') for cell in (f'`{name}`', finding.about.question, *answer))} |"
 
 
 if __name__ == "__main__":

@@ -79,12 +79,12 @@ def measured(monkeypatch):
 def test_help_and_version(run):
     code, out, _ = run("--help")
     assert code == 0
-    for command in ("report", "look", "lens", "verify", "lenses", "models", "mechanisms", "figures"):
+    for command in ("report", "look", "head", "lens", "verify", "lenses", "models", "mechanisms", "figures"):
         assert command in out
     assert run("--version")[1].startswith("headscope ")
 
 
-@pytest.mark.parametrize("command", ["report", "look", "lens", "verify", "figures"])
+@pytest.mark.parametrize("command", ["report", "look", "head", "lens", "verify", "figures"])
 def test_every_command_has_help_with_an_example(run, command):
     code, out, _ = run(command, "-h")
     assert code == 0

@@ -17,6 +17,8 @@ PUBLIC = {
     "attention",
     "compare",
     "fewshot",
+    "head",
+    "heads",
     "intervene",
     "lenses",
     "load",

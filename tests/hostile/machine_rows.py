@@ -205,7 +205,13 @@ ROWS = [
     Row("disk is full", "disk-full-while-measuring", full_disk, 5, ("the disk is full",), "finished parts are kept"),
     Row("disk is full", "figures-full-device", figures_onto("/dev/full/x"), 2, ("is a file, expected a folder",)),
     Row("disk is full", "figures-onto-a-file", figures_onto("/etc/passwd"), 2, ("is a file, expected a folder",)),
-    Row("disk is full", "figures-long-name", figures_onto("x" * 300), 5, ("cannot write",)),
+    Row(
+        "disk is full",
+        "figures-long-name",
+        figures_onto("x" * 300),
+        5,
+        ("cannot write to this folder: File name too long",),
+    ),
     Row(
         "system refuses",
         "system-no-space",

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from headscope.catalogue import Amount, check_folder, check_model, check_text, lens_member
 from headscope.cli.list_options import listed
 from headscope.errors import ResourceError, UsageError
-from headscope.files import shortened
 from headscope.progress import Progress
 
 if TYPE_CHECKING:
@@ -80,7 +79,7 @@ def check_drawings(folder: Path) -> None:
     try:
         nearest = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     except OSError as error:
-        raise ResourceError(f"cannot write to {shortened(folder)}: {error.strerror}", hint=hint) from error
+        raise ResourceError(f"cannot write to this folder: {error.strerror}", hint=hint) from error
     if not nearest.is_dir():
         raise UsageError(f"{nearest} is a file, expected a folder", hint=hint)
     if not os.access(nearest, os.W_OK | os.X_OK):

@@ -16,21 +16,21 @@ def chosen_heads(model: str, sites: Sequence[Site], spellings: Iterable[str | Se
     Raises:
         UsageError: A name matches no head; the message says which heads there are.
     """
-    chosen: dict[tuple[Site, int], None] = {}
+    heads: dict[tuple[Site, int], None] = {}
     for spelling in spellings:
         for part in spelling.split(",") if isinstance(spelling, str) else [spelling]:
-            named = _named(sites, part.strip() if isinstance(part, str) else part)
-            if not named:
+            matches = _matches(sites, part.strip() if isinstance(part, str) else part)
+            if not matches:
                 text = part.strip() if isinstance(part, str) else part.text
                 raise UsageError(
                     f"{model} has no head {text}: it has {grid_words(sites)}",
                     hint="layers and heads count from zero; `headscope look MODEL` tells more",
                 )
-            chosen |= dict.fromkeys(named)
-    return list(chosen)
+            heads |= dict.fromkeys(matches)
+    return list(heads)
 
 
-def _named(sites: Sequence[Site], part: str | Selection) -> list[tuple[Site, int]]:
+def _matches(sites: Sequence[Site], part: str | Selection) -> list[tuple[Site, int]]:
     for site in sites:
         if part == site.label:
             return [(site, head) for head in range(site.n_heads)]

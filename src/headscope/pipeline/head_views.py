@@ -68,12 +68,12 @@ def head_views(
         listener.step(f"opening {model}", 0, 1)
         check_heads_of(resolve(model, hub=hub, seed=seed, progress=listener.step), heads)
     opened = open_model(model, hub=hub, device=device, seed=seed, progress=listener.step)
-    chosen = chosen_heads(opened.spec.name, opened.sites, heads)
-    _check_size(opened, len(chosen), tokens)
+    places = chosen_heads(opened.spec.name, opened.sites, heads)
+    _check_size(opened, len(places), tokens)
     ids = _first_window(opened, source_text, tokens)
     listener.step("running the model", 0, 1)
     with torch.no_grad(), fitting_threads(opened.spec):
-        views = HeadViews(tuple(_run(opened, ids, chosen, source_text.name)))
+        views = HeadViews(tuple(_run(opened, ids, places, source_text.name)))
     listener.step("running the model", 1, 1)
     return views
 
@@ -127,23 +127,22 @@ def _first_window(model: Model, text: Text, n_tokens: int) -> Int[Tensor, " toke
 
 
 def _run(
-    model: Model, ids: Int[Tensor, " tokens"], chosen: Sequence[tuple[Site, int]], text: str
+    model: Model, ids: Int[Tensor, " tokens"], places: Sequence[tuple[Site, int]], text: str
 ) -> Iterator[HeadView]:
     """One forward, in which the patterns are captured and the statistics of their rows are taken."""
     params = _params(len(ids))
     with model.session() as session:
-        capture = session.capture("pattern", at=_selection(chosen))
+        capture = session.capture("pattern", at=_selection(places))
         # The lens wants all heads of a site.
-        stream = session.stream(FOCUS.needs(params).statistics, at=_selection([(site, None) for site, _ in chosen]))
+        stream = session.stream(FOCUS.needs(params).statistics, at=_selection([(site, None) for site, _ in places]))
         session.run(ids[None], head=False)
         patterns, (rows, uniform_rows) = capture.take()["pattern"], stream.take()
     statistics, uniform = ({site: row.cpu() for site, row in part.items()} for part in (rows, uniform_rows))
     batch = Batch(AS_IS, ids[None], torch.ones(1, len(ids), dtype=torch.bool), statistics, uniform)
     numbers = _numbers(model, params, batch)
     tokens = spelled_ids(model, ids.tolist())
-    for site, head in chosen:
-        place = capture.at[site].index(head)
-        pattern = _plain(patterns[site][0, place])
+    for site, head in places:
+        pattern = _plain(patterns[site][0, capture.at[site].index(head)])
         if pattern.shape != (len(tokens), len(tokens)):
             raise CaptureError(
                 f"the pattern of {site.head_label(head)} has {pattern.shape[0]} queries and {pattern.shape[1]} keys, "
