@@ -1,6 +1,7 @@
 """`headscope compare`: what it writes, what it refuses, and what it measures only once."""
 
 import json
+from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -108,6 +109,16 @@ def test_runs_without_a_common_lens_are_refused(call, folders):
     code, _, complaints = call("compare", before, after, "--out", out)
     assert code == 2
     assert "the runs have no lens in common (first: focus; second: other)" in complaints
+
+
+def test_a_failed_lens_is_said_and_ends_with_its_exit_code(call, folders):
+    before, after, out = folders
+    failed = replace(text_finding(OTHER), status="failed", reason="it broke", tables={}, quantities=(), headlines=())
+    save(made_run(failed, name="second"), after)
+    code, _, complaints = call("compare", before, after, "--out", out)
+    assert code == 4
+    assert "the lens failed: focus on second" in complaints
+    assert "it broke" in (out / "compare.html").read_text(encoding="utf-8")
 
 
 def test_models_are_kept_in_run_folders_and_measured_once(call, tmp_path):

@@ -23,6 +23,7 @@ from headscope.cli.options import (
 from headscope.cli.output import Format, check_destination, show_json, show_table
 from headscope.cli.progress_display import shown_progress
 from headscope.cli.screen import note, resumable
+from headscope.errors import LensError
 
 if TYPE_CHECKING:
     from headscope.api import Comparison
@@ -91,6 +92,14 @@ def compare(
             progress=progress,
         )
     _show(comparison, out / "compare.html", form)
+    _fail_for(comparison)
+
+
+def _fail_for(comparison: "Comparison") -> None:
+    failed = comparison.verdicts.filter(comparison.verdicts["status"] == "failed")
+    if failed.height:
+        answers = ", ".join(f"{lens} on {model}" for lens, model in failed.select("lens", "model").iter_rows())
+        raise LensError(f"no answer, because the lens failed: {answers}; the page shows why", hint="--debug shows more")
 
 
 def _show(comparison: "Comparison", page: Path, form: Format) -> None:

@@ -47,7 +47,9 @@ def _answer(run: Run, lens: str, grid: HeadGrid, usual: str) -> str:
         return f'<span class="quiet">{escape(finding.status)}: {escape(finding.reason or "no reason was given")}</span>'
     answer, value, null = verdict(finding, grid)
     words = unbroken(sentence(answer))
-    numbers = f'<span class="number">{escape(value)}{f"; null {escape(null)}" if null else ""}</span>' if value else ""
+    numbers = (
+        f'<span class="number">{unbroken(escape(f"{value}; null {null}" if null else value))}</span>' if value else ""
+    )
     sentences = "".join(f"<p>{sentence(headline.full)}</p>" for headline in finding.headlines)
     details = f"<details><summary>In full</summary><div>{sentences}</div></details>" if sentences else ""
     return f"{f'<b>{words}</b>' if answer != usual else words}{numbers}{details}"
