@@ -37,8 +37,17 @@ def npm(folder: Path, *arguments: str) -> None:
     subprocess.run([program, *arguments], cwd=folder, check=True, capture_output=True)
 
 
+def check_place() -> None:
+    """Refuse to write into another copy of headscope than the one that holds these sources."""
+    if not BUNDLE.is_relative_to(ROOT):
+        sys.exit(
+            f"Python imports headscope from {BUNDLE.parents[1]}, not from {ROOT}: install this copy, or set PYTHONPATH"
+        )
+
+
 def main() -> None:
     """Build the script and write it with the hash of its sources."""
+    check_place()
     BUNDLE.write_bytes(build(FRONTEND))
     SOURCES_HASH.write_text(source_hash(FRONTEND) + "\n")
     print(f"{BUNDLE}: {BUNDLE.stat().st_size:,} bytes")
