@@ -119,8 +119,16 @@ def test_heads_of_an_encoder_decoder() -> None:
     assert cross.quantities["distance"] is None  # queries and keys count different texts
     assert cross.quantities["entropy_nats"] is not None
     assert "mean distance" not in repr(cross)
-    both = headscope.heads(model, Selection.parse("dec.cross"), text=TEXT)
-    assert {view.site.kind for view in both} == {"cross"}
+    cross_views = headscope.heads(model, Selection.parse("dec.cross"), text=TEXT)
+    assert {view.site.kind for view in cross_views} == {"cross"}
+
+
+def test_a_label_means_that_head_alone() -> None:
+    """As a selection, `dec.L1.H2` and `dec.L1` match the cross-attention of the layer too."""
+    model = reading("t5")
+    assert headscope.head(model, "dec.L1.H2", text=TEXT).site.kind == "self"
+    assert {view.site.kind for view in headscope.heads(model, "dec.L1", text=TEXT)} == {"self"}
+    assert len(headscope.heads(model, Selection.parse("dec.L1.H2"), text=TEXT)) == 2
 
 
 def test_heads_come_once_in_the_order_of_their_names(tiny: Model) -> None:
