@@ -17,6 +17,7 @@ from typing import TypeVar
 import torch
 
 from headscope.lenses.lens import Batch
+from headscope.lenses.shared.head_threads import lend_helpers
 from headscope.pipeline.fold import Fold
 
 T = TypeVar("T")
@@ -92,18 +93,27 @@ def lens_threads(count: int) -> Iterator[LensThreads]:
         yield LensThreads()
         return
     identifiers: list[int] = []
-    executor = ThreadPoolExecutor(
-        count, thread_name_prefix="lens", initializer=lambda: identifiers.append(threading.get_ident())
-    )
+
+    def note_thread() -> None:
+        identifiers.append(threading.get_ident())
+
+    def note_lens_thread() -> None:
+        note_thread()
+        lend_helpers(helpers)
+
+    helpers = ThreadPoolExecutor(count, thread_name_prefix="head", initializer=note_thread)
+    executor = ThreadPoolExecutor(count, thread_name_prefix="lens", initializer=note_lens_thread)
     try:
         yield LensThreads(executor)
     except BaseException:
-        executor.shutdown(wait=False, cancel_futures=True)
+        for pool in (executor, helpers):
+            pool.shutdown(wait=False, cancel_futures=True)
         for identifier in identifiers:
             _interrupt(identifier)
         raise
     finally:
-        executor.shutdown(wait=True)
+        for pool in (executor, helpers):
+            pool.shutdown(wait=True)
 
 
 def _interrupt(thread_identifier: int) -> None:

@@ -20,7 +20,7 @@ from headscope.lenses.gaussian.component_curve import information_curve_rows, ku
 from headscope.lenses.gaussian.definition import defined
 from headscope.lenses.gaussian.divergence import late_row, next_row, position_rows
 from headscope.lenses.gaussian.figures import figures
-from headscope.lenses.gaussian.information import information_rows, joint_rows, paired
+from headscope.lenses.gaussian.information import Pairings, information_rows, joint_rows, paired
 from headscope.lenses.gaussian.normality import normality_rows
 from headscope.lenses.gaussian.sentences import method, sentences, warnings
 from headscope.lenses.gaussian.settings import Params
@@ -37,6 +37,7 @@ from headscope.lenses.lens import (
     TextLens,
     TextSize,
 )
+from headscope.lenses.shared.head_threads import mapped
 from headscope.lenses.shared.row_sample import Plan, Sample
 from headscope.lenses.shared.table import Row
 from headscope.lenses.shared.window_sample import sample_warning
@@ -191,20 +192,25 @@ def _tables(layers: Sequence[Layer], params: Params) -> dict[str, pl.DataFrame]:
     for layer in layers:
         sites_by_stack.setdefault(layer.site.stack, []).append(layer.site)
     curved = {sites[index] for sites in sites_by_stack.values() for index in (0, len(sites) // 2, len(sites) - 1)}
-    rows: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
-    for layer, pairs in paired(layers, params.checked_distances(), params.tokens):
-        rows["layers"] += spread_rows(layer)
-        if layer.site in followers:
-            rows["layers"].append(next_row(layer, followers[layer.site]))
-        rows["layers"].append(late_row(layer))
-        rows["positions"] += position_rows(layer)
-        rows["normality"] += normality_rows(layer)
-        rows["components"] += kurtosis_rows(layer)
-        if layer.site in curved:
-            rows["components"] += information_curve_rows(layer, pairs)
-        rows["information"] += information_rows(layer, pairs)
-        rows["joint"] += joint_rows(layer, pairs)
-    return {name: pl.DataFrame(table_rows, schema=SCHEMAS[name]) for name, table_rows in rows.items()}
+
+    def layer_rows(pair: tuple[Layer, Pairings]) -> dict[str, list[Row]]:
+        layer, pairs = pair
+        following = [next_row(layer, followers[layer.site])] if layer.site in followers else []
+        curves = information_curve_rows(layer, pairs) if layer.site in curved else []
+        return {
+            "layers": [*spread_rows(layer), *following, late_row(layer)],
+            "positions": [*position_rows(layer)],
+            "normality": [*normality_rows(layer)],
+            "components": [*kurtosis_rows(layer), *curves],
+            "information": [*information_rows(layer, pairs)],
+            "joint": [*joint_rows(layer, pairs)],
+        }
+
+    rows_by_layer = mapped(layer_rows, paired(layers, params.checked_distances(), params.tokens))
+    return {
+        name: pl.DataFrame([row for rows in rows_by_layer for row in rows[name]], schema=schema)
+        for name, schema in SCHEMAS.items()
+    }
 
 
 LENS = Gaussian()

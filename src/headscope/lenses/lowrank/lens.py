@@ -7,7 +7,7 @@ the keys, and of uniform attention.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import ceil, log
 
 import polars as pl
@@ -31,6 +31,7 @@ from headscope.lenses.lowrank.figures import figures
 from headscope.lenses.lowrank.sentences import sentences
 from headscope.lenses.lowrank.settings import SMALLEST, Params
 from headscope.lenses.lowrank.tables import FITS, head_quantities
+from headscope.lenses.shared.head_threads import mapped
 from headscope.lenses.shared.plots import place
 from headscope.lenses.shared.table import Row
 from headscope.lenses.shared.window_sample import priority_of
@@ -206,9 +207,9 @@ def _window(
         uniform.append(_uniform(visible.numpy().tobytes(), size))
         if with_nulls:
             noise = gumbel(places[:size, :size])
-            placements = [popular_placement(heads, visible, noise) for heads in _few_heads(part)]
+            placements = mapped(partial(popular_placement, visible=visible, noise=noise), _few_heads(part))
             misplaced = max(misplaced, *(float(heads.misplaced.max()) for heads in placements))
-            popular_sigma = torch.cat([singular_values(heads.matrix) for heads in placements])
+            popular_sigma = torch.cat(mapped(singular_values, [heads.matrix for heads in placements]))
             mixed = _spectra(_shuffled(part, visible, places[:size, :size]))
             nulls.append(torch.stack([_numbers(popular_sigma, size), _numbers(mixed, size)]))
     return Window(
@@ -253,7 +254,7 @@ def _shuffled(
 
 
 def _spectra(pattern: Float[Tensor, "heads n n"]) -> Float[Tensor, "heads n"]:
-    return torch.cat([singular_values(heads) for heads in _few_heads(pattern)])
+    return torch.cat(mapped(singular_values, _few_heads(pattern)))
 
 
 def _few_heads(pattern: Float[Tensor, "heads n n"]) -> list[Float[Tensor, "few n n"]]:

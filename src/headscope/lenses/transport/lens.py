@@ -11,6 +11,7 @@ or 16 windows), and two sums of attention weights per site. Their size does not 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 
 import polars as pl
 from torch import Tensor
@@ -26,6 +27,7 @@ from headscope.lenses.lens import (
     TextLens,
     TextSize,
 )
+from headscope.lenses.shared.head_threads import mapped
 from headscope.lenses.shared.plots import place
 from headscope.lenses.shared.table import Row
 from headscope.lenses.shared.window_sample import SAMPLE_BYTES, sample_warning
@@ -184,11 +186,11 @@ def _site_rows(
     """The rows of each head and of each stage of the layer, and what is missing."""
     site = stacked.site
     stages = Stages(stacked, weights, params.distance, seed=2 * site.layer)
-    by_head = [estimates(vectors, stacked.odd, params.components, params.distance) for vectors in stages.heads()]
+    estimated = partial(estimates, odd=stacked.odd, components=params.components, distance=params.distance)
+    by_head = mapped(estimated, stages.heads())
     heads = [{**place(site, head), **row} for head, by_quantity in enumerate(by_head) for row in rows_of(by_quantity)]
     layer = [{**place(site, None), "stage": "heads", **row} for row in rows_of(joined(by_head))]
-    for stage, vectors in stages.layer():
-        by_quantity = estimates(vectors, stacked.odd, params.components, params.distance)
+    for stage, by_quantity in mapped(lambda stage: (stage[0], estimated(stage[1])), stages.layer()):
         layer += [{**place(site, None), "stage": stage, **row} for row in rows_of(by_quantity)]
     return heads, layer, stages.omissions
 
