@@ -1,7 +1,8 @@
 """Work on heads that is shared among threads gives the same as without."""
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from functools import partial
 
 import pytest
 import torch
@@ -34,32 +35,37 @@ def test_helpers_do_the_work_for_this_thread_alone(helpers):
     assert mapped(name, range(2)) == [threading.current_thread().name] * 2
 
 
-def test_few_items_wait_for_helpers(helpers):
+class Postponed(Future):
+    """Work that is done when its result is asked for, and not before."""
+
+    def __init__(self, work):
+        super().__init__()
+        self.work = work
+
+    def result(self, timeout=None):
+        return self.work()
+
+
+class Postponing(Executor):
+    """A helper that does nothing on its own."""
+
+    def submit(self, work, /, *arguments):
+        return Postponed(partial(work, *arguments))
+
+
+def test_few_items_wait_for_helpers():
     """Heads are made as they are needed: all at once would not fit into memory."""
-    gate, taken = threading.Event(), []
+    finished, waiting = [], []
 
     def items():
-        for item in range(3 * _AHEAD):
-            taken.append(item)
+        for item in range(5 * _AHEAD):
+            waiting.append(item - len(finished))
             yield item
 
-    def work(item):
-        gate.wait()
-        return len(taken)
-
-    with ThreadPoolExecutor(1) as caller:
-        running = caller.submit(_mapped_with, helpers, work, items())
-        while len(taken) <= _AHEAD:
-            pass
-        waiting = len(taken)
-        gate.set()
-        running.result()
-    assert waiting == _AHEAD + 1
-
-
-def _mapped_with(helpers, work, items):
-    with helped(helpers):
-        return mapped(work, items)
+    with helped(Postponing()):
+        mapped(finished.append, items())
+    assert max(waiting) == _AHEAD
+    assert finished == list(range(5 * _AHEAD))
 
 
 def test_an_error_of_the_work_reaches_the_caller(helpers):

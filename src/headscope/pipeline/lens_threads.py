@@ -9,15 +9,13 @@ import ctypes
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
-import torch
-
 from headscope.lenses.lens import Batch
-from headscope.lenses.shared.head_threads import lend_helpers
+from headscope.lenses.shared.head_threads import helped, without_gradients
 from headscope.pipeline.fold import Fold
 
 T = TypeVar("T")
@@ -28,10 +26,11 @@ class LensThreads:
 
     Args:
         executor: The threads, or None to do all work at once on the thread of the caller.
+        helpers: Threads that lenses share their heads and layers among, or None.
     """
 
-    def __init__(self, executor: ThreadPoolExecutor | None = None) -> None:
-        self._executor = executor
+    def __init__(self, executor: Executor | None = None, helpers: Executor | None = None) -> None:
+        self._executor, self._helpers = executor, helpers
         self._updates: list[Future[None]] = []
         self._seconds: dict[int, float] = {}
 
@@ -75,7 +74,11 @@ class LensThreads:
     def _submit(self, work: Callable[..., T], *arguments: object) -> "Future[T]":
         if self._executor is None:
             raise RuntimeError("there is no thread but the caller's")
-        return self._executor.submit(_without_gradients, work, *arguments)
+        return self._executor.submit(self._helped, work, *arguments)
+
+    def _helped(self, work: Callable[..., T], *arguments: object) -> T:
+        with helped(self._helpers):
+            return without_gradients(work, *arguments)
 
     def _timed_update(self, fold: Fold, batch: Batch) -> None:
         start = time.perf_counter()
@@ -97,14 +100,10 @@ def lens_threads(count: int) -> Iterator[LensThreads]:
     def note_thread() -> None:
         identifiers.append(threading.get_ident())
 
-    def note_lens_thread() -> None:
-        note_thread()
-        lend_helpers(helpers)
-
     helpers = ThreadPoolExecutor(count, thread_name_prefix="head", initializer=note_thread)
-    executor = ThreadPoolExecutor(count, thread_name_prefix="lens", initializer=note_lens_thread)
+    executor = ThreadPoolExecutor(count, thread_name_prefix="lens", initializer=note_thread)
     try:
-        yield LensThreads(executor)
+        yield LensThreads(executor, helpers)
     except BaseException:
         for pool in (executor, helpers):
             pool.shutdown(wait=False, cancel_futures=True)
@@ -119,9 +118,3 @@ def lens_threads(count: int) -> Iterator[LensThreads]:
 def _interrupt(thread_identifier: int) -> None:
     """Raise KeyboardInterrupt in a thread, at its next step of Python."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_identifier), ctypes.py_object(KeyboardInterrupt))
-
-
-def _without_gradients(work: Callable[..., T], *arguments: object) -> T:
-    # Whether gradients are recorded is a setting of each thread.
-    with torch.no_grad():
-        return work(*arguments)

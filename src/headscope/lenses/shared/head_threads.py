@@ -27,14 +27,9 @@ class _OfThisThread(threading.local):
 _here = _OfThisThread()
 
 
-def lend_helpers(helpers: Executor) -> None:
-    """Let the lenses of this thread share their work among helpers from now on."""
-    _here.helpers = helpers
-
-
 @contextmanager
-def helped(helpers: Executor) -> Iterator[None]:
-    """Let the lenses of this thread share their work among helpers for a while."""
+def helped(helpers: Executor | None) -> Iterator[None]:
+    """Let the lenses of this thread share their work among helpers, if there are any, for a while."""
     before, _here.helpers = _here.helpers, helpers
     try:
         yield
@@ -54,13 +49,13 @@ def mapped(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result
     waiting: deque[Future[Result]] = deque()
     results: list[Result] = []
     for item in items:
-        waiting.append(_here.helpers.submit(_without_gradients, work, item))
+        waiting.append(_here.helpers.submit(without_gradients, work, item))
         if len(waiting) > _AHEAD:
             results.append(waiting.popleft().result())
     return results + [future.result() for future in waiting]
 
 
-def _without_gradients(work: Callable[[Item], Result], item: Item) -> Result:
-    # Whether gradients are recorded is a setting of each thread; lenses never need them.
+def without_gradients(work: Callable[..., Result], *arguments: object) -> Result:
+    """The result of `work` on a thread of its own, where torch would record gradients."""
     with torch.no_grad():
-        return work(item)
+        return work(*arguments)
