@@ -107,7 +107,7 @@ JUDGING_SECONDS = 20.0  # that all claims take, about
 
 
 def writing_seconds(n_findings: int) -> float:
-    """How long a report of so many findings takes to be written, about."""
+    """Estimate the seconds that writing a report takes."""
     return SECONDS_OF_DRAWING * n_findings / len(lens_members())
 
 

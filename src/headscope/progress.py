@@ -62,7 +62,7 @@ class Planner(Progress, Protocol):
     """A listener that wants to know the stages beforehand."""
 
     def plan(self, stages: Sequence[Stage], /) -> None:
-        """Expect these stages next, before those that were announced earlier."""
+        """Expect these stages next; stages announced earlier follow them."""
         ...
 
 
@@ -96,7 +96,7 @@ class Course:
         self._part = 0.0
 
     def plan(self, stages: Sequence[Stage]) -> None:
-        """Put stages after the present one, before those that were planned earlier."""
+        """Insert stages after the present one; stages planned earlier follow them."""
         self.stages[self._present + 1 : self._present + 1] = stages
 
     def step(self, task: str, done: int, total: int) -> None:

@@ -107,7 +107,7 @@ def seen_weights(view: "HeadView") -> Array:
 
 
 def blocks_of(weights: Array, block: int) -> Array:
-    """The largest weight of each block; NaN where all of it is NaN."""
+    """The largest weight of each block; NaN where a block holds no number."""
     if block == 1:
         return weights
     rows, columns = (-(-size // block) * block for size in weights.shape)

@@ -66,7 +66,7 @@ def is_shown(batch: Batch, needs: Needs) -> bool:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed torch's global generator, so that a lens draws the same numbers whichever lenses run beside it."""
+    """Seed torch's global generator: a lens draws the same numbers alone and in company."""
     # Lenses compute on the CPU; `torch.manual_seed` would also note the seed for devices that are not there, at 6 ms.
     torch.default_generator.manual_seed(seed)
     yield

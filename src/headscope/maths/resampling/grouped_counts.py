@@ -62,7 +62,7 @@ class GroupedCounts:
         return torch.where(self.totals > 0, self._sums(missing) + 1, 0.0)
 
     def largest(self, values: int) -> Float[Tensor, " groups"]:
-        """The sum of the largest counts of each group, of so many values."""
+        """The sum of the largest counts of each group, for the given number of values."""
         rank = torch.arange(len(self.group)) - self._starts[self.group]
         return self._sums(torch.where(rank < values, self.counts, 0))
 
