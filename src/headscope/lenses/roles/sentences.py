@@ -1,0 +1,110 @@
+"""The sentences of the lens `roles`."""
+
+import polars as pl
+
+from headscope.core import Headline
+from headscope.lenses.lens import Tables
+from headscope.lenses.roles.tables import REPEATED
+from headscope.lenses.shared.answers import answered, pictured
+from headscope.lenses.shared.effects import share_effect
+from headscope.lenses.shared.estimates import estimate, how_many
+from headscope.lenses.shared.phrases import percent, windows_phrase
+from headscope.lenses.shared.plots import label_of
+
+# Role → the noun for its heads, where they look, and what the null is.
+_WORDS = {
+    "induction": (
+        "induction head",
+        "on the token that followed the earlier copy",
+        "at the same distance where nothing repeats",
+    ),
+    "previous token": ("previous-token head", "on the token before", "in uniform attention"),
+}
+
+
+def sentences(tables: Tables) -> tuple[Headline, ...]:
+    """Induction, the previous token, and how many heads have a role."""
+    heads = tables["heads"]
+    headlines = [_role_headline(heads, role) for role in _WORDS]
+    return pictured([*headlines, _count_headline(tables)], ["induction", "previous_token", "strongest"])
+
+
+def _role_headline(table: pl.DataFrame, role: str) -> Headline | None:
+    rows = table.filter(pl.col("source") == REPEATED, pl.col("role") == role).sort("value", maintain_order=True)
+    if rows.is_empty():
+        return None
+    noun, where, chance = _WORDS[role]
+    top = rows.row(-1, named=True)
+    count = int(rows["has_role"].sum())
+    null, threshold = _largest_null(rows), float(top["threshold"])
+    mass = estimate(top, null=threshold, percent=True)
+    nulls = f"the largest null of all heads is {percent(null)} {chance}{_initialised_clause(rows)}"
+    if count:
+        grammar = f"are {noun}s" if count > 1 else f"is {_article(noun)}"
+        full = (
+            f"{how_many(count, rows.height).capitalize()} {grammar} on random tokens that repeat. {label_of(top)} puts "
+            f"the most {where}: {mass.value} ({mass.interval}; {windows_phrase(rows)}); {nulls}."
+        )
+        short = (
+            f"{label_of(top)} puts {mass.value} of its attention {where}; chance puts at most {percent(null)} there."
+        )
+        headline = Headline(full, short, share_effect(float(top["value"]), null))
+    else:
+        full = (
+            f"No {noun} was detected among {rows.height} heads: {label_of(top)} puts the most {where}, {mass.value} "
+            f"({mass.interval}; {windows_phrase(rows)}). An interval above {percent(threshold)} would have been "
+            f"counted; {nulls}."
+        )
+        short = f"No {noun} was detected; an interval above {percent(threshold)} would have been."
+        headline = Headline(full, short, 0.0)
+    if role != "induction":
+        return headline
+    return answered(headline, f"{how_many(count, rows.height)} {_verb(count)} induction", mass.value, percent(null))
+
+
+def _verb(count: int) -> str:
+    return "do" if count > 1 else "does"
+
+
+def _article(noun: str) -> str:
+    return f"an {noun}" if noun[0] in "aeiou" else f"a {noun}"
+
+
+def _largest_null(rows: pl.DataFrame) -> float:
+    nulls = rows["null"].drop_nulls().to_list()
+    return max(nulls, default=0.0)
+
+
+def _initialised_clause(rows: pl.DataFrame) -> str:
+    initialised = rows["initialised"].drop_nulls().to_list()
+    return f", and {percent(max(initialised))} in the initialised model" if initialised else ""
+
+
+def _count_headline(tables: Tables) -> Headline | None:
+    """How many heads have a role, and which roles there are."""
+    roles, heads = tables["roles"], tables["heads"]
+    if roles.is_empty():
+        return None
+    named = roles.filter(pl.col("role").is_not_null())
+    counts = named["role"].value_counts(sort=True, name="heads").sort(["heads", "role"], descending=[True, False])
+    initialised = heads["initialised"].drop_nulls().to_list()
+    windows = windows_phrase(heads)
+    compared = f"In the initialised model no mass exceeds {percent(max(initialised))}" if initialised else ""
+    if named.is_empty():
+        largest = heads["threshold"].max()
+        full = (
+            f"None of {roles.height} heads has a role ({windows}): an interval above every null by the margin, at most "
+            f"{percent(float(str(largest)))}, would have been counted. {compared}".strip().rstrip(".")
+            + "."
+        )
+        return Headline(full, f"None of {roles.height} heads has a role.", 0.0)
+    listed = ", ".join(f"{role} {number}" for role, number in counts.iter_rows())
+    strongest = named.sort("value", maintain_order=True).row(-1, named=True)
+    verb = "have" if named.height > 1 else "has"
+    full = (
+        f"{how_many(named.height, roles.height).capitalize()} {verb} a role, counted by the clearest role of each: "
+        f"{listed}. The most mass has {label_of(strongest)} ({strongest['role']}, "
+        f"{estimate(strongest, null=float(strongest['threshold']), percent=True).value}; {windows}). {compared}"
+    )
+    short = f"{how_many(named.height, roles.height).capitalize()} {verb} a role; by chance 0 would."
+    return Headline(full.strip().rstrip(".") + ".", short, named.height / roles.height)
