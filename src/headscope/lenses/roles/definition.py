@@ -1,7 +1,8 @@
 """The lens `roles` by its formulas, in float64; the fast path shares none of it."""
 
 from collections.abc import Iterator, Sequence
-from math import isfinite, isnan
+from math import isfinite
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -17,6 +18,7 @@ from headscope.maths.resampling.clustered_mean import clustered_mean
 Pairs = list[tuple[int, int]]  # query, key
 Window = tuple[NDArray[np.float64], list[int]]  # the map of a head, the tokens that are not padding
 Key = tuple[str, str]  # source, role
+Row = dict[str, Any]
 
 _NEAR = {"previous token": 1, "2 back": 2, "3 back": 3, "4 back": 4}
 _ORDER: tuple[Key, ...] = (
@@ -28,7 +30,7 @@ _ORDER: tuple[Key, ...] = (
 def definition(params: Params, weights: WeightSource | None, batches: Sequence[Batch]) -> dict[str, pl.DataFrame]:
     """The formulas as written, pair by pair on the stored maps, in float64."""
     sites = [site for site in batches[0].captures["pattern"] if site.kind == "self"] if batches else []
-    rows = [
+    rows: list[Row] = [
         {
             **{"stack": site.stack, "kind": site.kind, "layer": site.layer, "head": head},
             **{"source": source, "role": role},
@@ -41,13 +43,16 @@ def definition(params: Params, weights: WeightSource | None, batches: Sequence[B
     rows = [row for row in rows if row["queries"]]
     for row in rows:
         alike = [x for x in rows if (x["source"], x["role"]) == (row["source"], row["role"])]
-        nulls = [x[name] for x in alike for name in ("null", "initialised") if x[name] is not None]
-        row["threshold"] = max(nulls, default=0.0) + params.margin
+        nulls = [x["null"] for x in alike if x["null"] is not None]
+        initialised = [x["initialised_mass"] for x in alike if x["initialised_mass"] is not None]
+        row["initialised"] = max(initialised, default=None)
+        row["threshold"] = max([*nulls, *initialised], default=0.0) + params.margin
         row["has_role"] = row["low"] is not None and row["low"] > row["threshold"]
-    return {"heads": pl.DataFrame(rows, schema=SCHEMA), "roles": pl.DataFrame(_roles(rows), schema=ROLES_SCHEMA)}
+    columns = [{name: row[name] for name in SCHEMA} for row in rows]
+    return {"heads": pl.DataFrame(columns, schema=SCHEMA), "roles": pl.DataFrame(_roles(rows), schema=ROLES_SCHEMA)}
 
 
-def _estimate(params: Params, site: Site, head: int, key: Key, batches: Sequence[Batch]) -> dict[str, float | None]:
+def _estimate(params: Params, site: Site, head: int, key: Key, batches: Sequence[Batch]) -> Row:
     source, role = key
     windows = list(_windows(batches, AS_IS, source, site, head))
     chosen = [_pairs(params, key, tokens) for _, tokens in windows]
@@ -74,7 +79,7 @@ def _estimate(params: Params, site: Site, head: int, key: Key, batches: Sequence
         "low": max(interval.low, 0.0) if is_known else None,
         "high": min(interval.high, 1.0) if is_known else None,
         "null": null,
-        "initialised": _mean(params, key, list(_windows(batches, "initialised", source, site, head))),
+        "initialised_mass": _mean(params, key, list(_windows(batches, "initialised", source, site, head))),
         "queries": n,
         "windows": sum(count > 0 for count in queries),
     }
@@ -115,7 +120,7 @@ def _n_visible(site: Site, i: int, length: int) -> int:
     return keys if site.window is None else min(keys, site.window)
 
 
-def _roles(rows: Sequence[dict[str, object]]) -> list[dict[str, object]]:
+def _roles(rows: Sequence[Row]) -> list[Row]:
     """For each head the role whose lower end exceeds its threshold by the most, and the others."""
     table = []
     for place in dict.fromkeys((row["stack"], row["kind"], row["layer"], row["head"]) for row in rows):

@@ -1,7 +1,7 @@
 r"""Roles: which heads look at the previous token, at copies, and after copies?
 
-A fold over windows of random tokens that repeat, windows in which nothing repeats, and text. Per head and role: the mean
-mass on the keys that the role names, its null, and the same in the initialised model.
+A fold over windows of random tokens that repeat, windows in which nothing repeats, and text. Per head and role: the
+mean mass on the keys that the role names, its null, and the same in the initialised model.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,6 +40,8 @@ _INITIALISED_TOKENS = 1
 
 # The variant of the model, and the windows that it read.
 Reading = tuple[str, str]
+# The windows, and the role that was looked for in them.
+Key = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -105,8 +107,8 @@ class Roles(TextLens[Params, State]):
             raise NotApplicable(
                 f"no self-attention read two copies of {state.params.tokens} tokens: the context may be too short"
             )
-        thresholds = _thresholds(scores, state.params.margin)
-        rows = [row for site, by_role in scores.items() for row in _rows(site, by_role, thresholds)]
+        nulls = _largest_nulls(scores)
+        rows = [row for site, by_role in scores.items() for row in _rows(site, by_role, nulls, state.params.margin)]
         heads = pl.DataFrame(rows, schema=SCHEMA)
         tables = {"heads": heads, "roles": pl.DataFrame(list(_head_rows(rows)), schema=ROLES_SCHEMA)}
         return Measurement(
@@ -157,9 +159,9 @@ def _readings(state: State, site: Site) -> dict[Reading, Sums]:
     return {reading: joined_sums(parts) for reading, parts in state.sums[site].items()}
 
 
-def _site_scores(readings: Mapping[Reading, Sums]) -> dict[tuple[str, str], _Scores]:
+def _site_scores(readings: Mapping[Reading, Sums]) -> dict[Key, _Scores]:
     """The scores of a site by source and role; roles that no query could play are left out."""
-    scores: dict[tuple[str, str], _Scores] = {}
+    scores: dict[Key, _Scores] = {}
     fresh = readings.get((AS_IS, FRESH))
     for source, names in ROLES.items():
         sums, initial = readings.get((AS_IS, source)), readings.get((INITIALISED, source))
@@ -173,25 +175,34 @@ def _site_scores(readings: Mapping[Reading, Sums]) -> dict[tuple[str, str], _Sco
     return scores
 
 
-def _thresholds(
-    scores: Mapping[Site, Mapping[tuple[str, str], _Scores]], margin: float
-) -> dict[tuple[str, str], float]:
-    """The largest null of all heads, here and in the initialised model, and the margin; by source and role."""
-    nulls: dict[tuple[str, str], list[float]] = {}
-    for by_role in scores.values():
-        for key, score in by_role.items():
-            initial = [] if score.initialised is None else score.initialised.tolist()
-            nulls.setdefault(key, []).extend(null for null in (*score.null.tolist(), *initial) if isfinite(null))
-    return {key: max(numbers, default=0.0) + margin for key, numbers in nulls.items()}
+@dataclass(frozen=True)
+class _Nulls:
+    """The largest masses by chance of all heads, for one role."""
+
+    measured: float
+    initialised: float | None
+
+    def threshold(self, margin: float) -> float:
+        """What the lower end of an interval must exceed."""
+        return max(self.measured, self.initialised or 0.0) + margin
 
 
-def _rows(
-    site: Site, scores: Mapping[tuple[str, str], _Scores], thresholds: Mapping[tuple[str, str], float]
-) -> Iterator[Row]:
+def _largest_nulls(scores: Mapping[Site, Mapping[Key, _Scores]]) -> dict[Key, _Nulls]:
+    """The largest nulls of all heads, by source and role."""
+    nulls: dict[Key, _Nulls] = {}
+    for key in dict.fromkeys(key for by_role in scores.values() for key in by_role):
+        by_site = [by_role[key] for by_role in scores.values() if key in by_role]
+        measured = [null for score in by_site for null in score.null.tolist()]
+        initial = [mass for score in by_site if score.initialised is not None for mass in score.initialised.tolist()]
+        nulls[key] = _Nulls(max(filter(isfinite, measured), default=0.0), max(filter(isfinite, initial), default=None))
+    return nulls
+
+
+def _rows(site: Site, scores: Mapping[Key, _Scores], nulls: Mapping[Key, _Nulls], margin: float) -> Iterator[Row]:
     for head in range(site.n_heads):
         for (source, role), score in scores.items():
             low, high = score.ends(head)
-            threshold = thresholds[source, role]
+            threshold = nulls[source, role].threshold(margin)
             queries = score.windows.queries[:, score.index]
             yield {
                 **place(site, head),
@@ -201,7 +212,7 @@ def _rows(
                 "low": number(low),
                 "high": number(high),
                 "null": number(score.null[head]),
-                "initialised": None if score.initialised is None else number(score.initialised[head]),
+                "initialised": nulls[source, role].initialised,
                 "threshold": threshold,
                 "has_role": low > threshold,
                 "queries": int(queries.sum()),
