@@ -91,9 +91,19 @@ def _at_distance(weights: Tensor, ahead: Tensor, distance: int) -> Float[Tensor,
     """The weight on the key at one distance before each query; 0 where there is none."""
     if weights.shape[-1] == 0:
         return weights.sum(-1)
-    is_there = ahead == distance
-    index = is_there.int().argmax(-1)[:, None, :, None].expand(*weights.shape[:3], 1)
-    return weights.gather(-1, index)[..., 0] * is_there.any(-1)[:, None]
+    # Positions without gaps, as almost always: the key is found by its place.
+    index = (ahead[..., 0] - distance).clamp(0, weights.shape[-1] - 1)
+    is_there = ahead.gather(-1, index[..., None])[..., 0] == distance
+    if not _has_no_gaps(ahead):
+        matches = ahead == distance
+        index, is_there = matches.int().argmax(-1), matches.any(-1)
+    chosen = weights.gather(-1, index[:, None, :, None].expand(*weights.shape[:3], 1))[..., 0]
+    return chosen * is_there[:, None]
+
+
+def _has_no_gaps(ahead: Tensor) -> bool:
+    keys = torch.arange(ahead.shape[-1], device=ahead.device)
+    return bool((ahead[:, :1] == ahead[:, :1, :1] - keys).all())
 
 
 def _pairs(tokens: Tensor, ahead: Tensor, queries: slice, keys: slice) -> Iterator[Bool[Tensor, "batch rows keys"]]:
