@@ -74,7 +74,7 @@ def _columns(
     weights: Float[Tensor, "batch heads rows keys"],
     ahead: Int[Tensor, "_ rows keys"],
     period: int,
-    tokens: Int[Tensor, "batch keys"] | None,
+    tokens: Int[Tensor, "batch tokens"] | None,
     queries: slice,
     keys: slice,
 ) -> Float[Tensor, "batch heads rows 8"]:
