@@ -101,7 +101,7 @@ def score(finding, head: int, role: str, source: str = REPEATED, **place: int):
 
 def test_hand_built_heads_have_their_roles():
     finding = finding_of(planted_batches())
-    assert finding.tables["roles"]["role"].to_list() == ["previous token", "induction", "duplicate token", None]
+    assert finding.tables["roles"]["role"].to_list() == ["previous token", "induction", "self", None]
     for head, role in ((PREVIOUS, "previous token"), (INDUCTION, "induction")):
         row = score(finding, head, role)
         assert row["value"] == pytest.approx(1.0)
@@ -109,7 +109,7 @@ def test_hand_built_heads_have_their_roles():
     # The copy and the token itself have the same code.
     assert score(finding, DUPLICATE, "duplicate token")["value"] == pytest.approx(0.5)
     assert score(finding, DUPLICATE, "self")["value"] == pytest.approx(0.5)
-    assert finding.tables["roles"]["further_roles"].to_list()[DUPLICATE] == "self"
+    assert finding.tables["roles"]["further_roles"].to_list()[DUPLICATE] == "duplicate token"
     assert score(finding, INDUCTION, "prefix matching", TEXT)["value"] == pytest.approx(1.0)
     assert score(finding, PREVIOUS, "previous token", TEXT)["value"] == pytest.approx(1.0)
 

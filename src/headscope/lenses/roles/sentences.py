@@ -45,9 +45,7 @@ def _role_headline(table: pl.DataFrame, role: str) -> Headline | None:
             f"{how_many(count, rows.height).capitalize()} {grammar} on random tokens that repeat. {label_of(top)} puts "
             f"the most {where}: {mass.value} ({mass.interval}; {windows_phrase(rows)}); {nulls}."
         )
-        short = (
-            f"{label_of(top)} puts {mass.value} of its attention {where}; chance puts at most {percent(null)} there."
-        )
+        short = f"{label_of(top)} puts {mass.value} {where}; by chance it is at most {percent(null)}."
         headline = Headline(full, short, share_effect(float(top["value"]), null))
     else:
         full = (
