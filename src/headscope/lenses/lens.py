@@ -103,7 +103,7 @@ class MadeWindows:
     ids that the model embeds), a generator whose seed follows from the run's seed and `name`, the count, and the
     length, or the model's context where that is shorter. It returns the ids, in int64. Lenses that ask for equal
     windows share them. With `begins` the token that begins a text, if the tokenizer has one, then replaces the first
-    token of each window.
+    token of each window. `variants` are the forms of the model that read them, all that the lens asks for where it is None.
     """
 
     name: str
@@ -111,6 +111,11 @@ class MadeWindows:
     length: int
     make: Callable[[Int[Tensor, " ids"], torch.Generator, int, int], Int[Tensor, "count length"]]
     begins: bool = False
+    variants: tuple[str, ...] | None = None
+
+    def is_read_by(self, variant: str) -> bool:
+        """Whether a form of the model reads these windows."""
+        return self.variants is None or variant in self.variants
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,8 @@ def _estimate(params: Params, site: Site, head: int, key: Key, batches: Sequence
 
 def _windows(batches: Sequence[Batch], variant: str, source: str, site: Site, head: int) -> Iterator[Window]:
     for batch in batches:
-        if batch.variant == variant and (batch.made or "text") == source:
+        made = {"": "text", "few repeated tokens": "repeated tokens"}.get(batch.made, batch.made)
+        if batch.variant == variant and made == source:
             for maps, tokens, real in zip(batch.captures["pattern"][site], batch.tokens, batch.real, strict=True):
                 yield maps[head].double().numpy(), tokens[real].tolist()
 
@@ -126,7 +127,8 @@ def _roles(rows: Sequence[Row]) -> list[Row]:
     for place in dict.fromkeys((row["stack"], row["kind"], row["layer"], row["head"]) for row in rows):
         of_head = [row for row in rows if (row["stack"], row["kind"], row["layer"], row["head"]) == place]
         held = [row for row in of_head if row["has_role"]]
-        held.sort(key=lambda row: row["threshold"] - row["low"])
+        # Heads rest at the first token when they have nothing else to do.
+        held.sort(key=lambda row: (row["role"] == "first token", row["threshold"] - row["low"]))
         first = held[0] if held else dict.fromkeys(("role", "source", "value", "low", "high", "threshold"))
         others = list(dict.fromkeys(row["role"] for row in held if row["role"] != first["role"]))
         table.append(

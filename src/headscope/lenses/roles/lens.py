@@ -19,6 +19,7 @@ from headscope.lenses.roles.figures import figures
 from headscope.lenses.roles.sentences import sentences
 from headscope.lenses.roles.settings import Params
 from headscope.lenses.roles.tables import (
+    FEW_REPEATED,
     FRESH,
     REPEAT_ROLES,
     REPEATED,
@@ -28,13 +29,12 @@ from headscope.lenses.roles.tables import (
     TEXT,
     head_quantities,
 )
-from headscope.lenses.roles.token_windows import made_windows
+from headscope.lenses.roles.token_windows import INITIALISED, made_windows
 from headscope.lenses.roles.window_sums import Sums, joined_sums, made_sums, text_sums
 from headscope.lenses.shared.plots import place
 from headscope.lenses.shared.table import Row, number, with_values
 from headscope.maths.resampling.clustered_mean import clustered_mean
 
-INITIALISED = "initialised"
 # Text that the initialised model reads at least: its first batch.
 _INITIALISED_TOKENS = 1
 
@@ -81,7 +81,7 @@ class Roles(TextLens[Params, State]):
         """Add the windows of one batch."""
         if batch.refused:
             return replace(state, refusal=batch.refused)
-        reading = (batch.variant, batch.made or TEXT)
+        reading = (batch.variant, REPEATED if batch.made == FEW_REPEATED else batch.made or TEXT)
         sums = dict(state.sums)
         for site, masses in batch.captures.get(_capture_name(state.params), {}).items():
             if site.kind == "self" and site in batch.statistics:
@@ -221,13 +221,16 @@ def _rows(site: Site, scores: Mapping[Key, _Scores], nulls: Mapping[Key, _Nulls]
 
 
 def _head_rows(rows: Sequence[Row]) -> Iterator[Row]:
-    """One row per head: the role that exceeds its threshold by the most, and its further roles."""
+    """One row per head: the role that exceeds its threshold by the most, and its further roles.
+
+    The first token comes last: heads rest there when they have nothing else to do.
+    """
     columns = ("stack", "kind", "layer", "head")
     by_head: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         by_head.setdefault(tuple(row[name] for name in columns), []).append(row)
     for key, head_rows in by_head.items():
-        held = sorted((row for row in head_rows if row["has_role"]), key=_excess, reverse=True)
+        held = sorted((row for row in head_rows if row["has_role"]), key=_rank, reverse=True)
         main: Row = held[0] if held else {}
         further = dict.fromkeys(str(row["role"]) for row in held if row["role"] != main["role"])
         yield {
@@ -238,9 +241,10 @@ def _head_rows(rows: Sequence[Row]) -> Iterator[Row]:
         }
 
 
-def _excess(row: Row) -> float:
+def _rank(row: Row) -> tuple[bool, float]:
     low, threshold = row["low"], row["threshold"]
-    return low - threshold if isinstance(low, float) and isinstance(threshold, float) else -1.0
+    excess = low - threshold if isinstance(low, float) and isinstance(threshold, float) else -1.0
+    return row["role"] != "first token", excess
 
 
 def _method(state: State) -> str:
@@ -248,7 +252,7 @@ def _method(state: State) -> str:
     ids = params.id_range()
     tokens = "all ordinary tokens" if ids is None else f"the ordinary tokens with ids {ids[0]} to {ids[1]}"
     cross = " Cross-attention is left out: its keys are not those of the text that the queries read."
-    repeated, fresh = made_windows(params)
+    repeated, fresh, _ = made_windows(params)
     return (
         f"Random tokens are drawn from {tokens}; other tokens move the scores. {repeated.count} windows hold "
         f"{params.tokens} tokens twice, {fresh.count} hold as many of which none repeats on purpose. A role needs a "

@@ -84,25 +84,26 @@ def _count_headline(tables: Tables) -> Headline | None:
     if roles.is_empty():
         return None
     named = roles.filter(pl.col("role").is_not_null())
-    counts = named["role"].value_counts(sort=True, name="heads").sort(["heads", "role"], descending=[True, False])
     initialised = heads["initialised"].drop_nulls().to_list()
+    limit = f"in the initialised model no mass exceeds {percent(max(initialised))}" if initialised else ""
+    compared = f"; {limit}" if limit else ""
     windows = windows_phrase(heads)
-    compared = f"In the initialised model no mass exceeds {percent(max(initialised))}" if initialised else ""
     if named.is_empty():
-        largest = heads["threshold"].max()
+        threshold = percent(max(heads["threshold"].to_list()))
         full = (
-            f"None of {roles.height} heads has a role ({windows}): an interval above every null by the margin, at most "
-            f"{percent(float(str(largest)))}, would have been counted. {compared}".strip().rstrip(".")
-            + "."
+            f"None of {roles.height} heads has a role ({windows}): every interval above {threshold} would have been "
+            f"counted{compared}."
         )
-        return Headline(full, f"None of {roles.height} heads has a role.", 0.0)
+        return Headline(full, f"None of {roles.height} heads has a role{compared}.", 0.0)
+    held = heads.filter("has_role").unique(["stack", "kind", "layer", "head", "role"])
+    counts = held["role"].value_counts(name="heads").sort(["heads", "role"], descending=[True, False])
     listed = ", ".join(f"{role} {number}" for role, number in counts.iter_rows())
     strongest = named.sort("value", maintain_order=True).row(-1, named=True)
+    mass = estimate(strongest, null=float(strongest["threshold"]), percent=True)
     verb = "have" if named.height > 1 else "has"
+    count = f"{how_many(named.height, roles.height).capitalize()} {verb} a role"
     full = (
-        f"{how_many(named.height, roles.height).capitalize()} {verb} a role, counted by the clearest role of each: "
-        f"{listed}. The most mass has {label_of(strongest)} ({strongest['role']}, "
-        f"{estimate(strongest, null=float(strongest['threshold']), percent=True).value}; {windows}). {compared}"
+        f"{count}, and some have several: {listed}. {label_of(strongest)} has the most mass in its main role, "
+        f"{strongest['role']}: {mass.value} ({mass.interval}; {windows}){compared}."
     )
-    short = f"{how_many(named.height, roles.height).capitalize()} {verb} a role; by chance 0 would."
-    return Headline(full.strip().rstrip(".") + ".", short, named.height / roles.height)
+    return Headline(full, f"{count}{compared}.", named.height / roles.height)

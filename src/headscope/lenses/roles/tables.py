@@ -5,6 +5,8 @@ import polars as pl
 from headscope.core import HeadQuantity
 
 REPEATED, FRESH, TEXT = "repeated tokens", "fresh tokens", "text"
+# Repeated tokens that the initialised model reads; they count as repeated tokens.
+FEW_REPEATED = "few repeated tokens"
 
 NEAR_ROLES = ("previous token", "2 back", "3 back", "4 back")
 PLAIN_ROLES = (*NEAR_ROLES, "first token", "self")

@@ -7,9 +7,12 @@ from jaxtyping import Int
 from torch import Tensor
 
 from headscope.errors import LensError
-from headscope.lenses.lens import MadeWindows
+from headscope.lenses.lens import AS_IS, MadeWindows
 from headscope.lenses.roles.settings import Params
-from headscope.lenses.roles.tables import FRESH, REPEATED
+from headscope.lenses.roles.tables import FEW_REPEATED, FRESH, REPEATED
+
+
+INITIALISED = "initialised"
 
 
 @dataclass(frozen=True)
@@ -46,12 +49,13 @@ def _random_tokens(ids: Tensor, generator: torch.Generator, length: int) -> Int[
     return ids[torch.randperm(len(ids), generator=generator)[:length]]
 
 
-def made_windows(params: Params) -> tuple[MadeWindows, MadeWindows]:
-    """Windows in which tokens repeat, and half as many in which none does."""
+def made_windows(params: Params) -> tuple[MadeWindows, ...]:
+    """Windows in which tokens repeat, and fewer: in which none does, and for the initialised model."""
     length, id_range = 2 * params.tokens + 1, params.id_range()
+    repeated, fresh = (RandomTokens(params.tokens, repeats, id_range) for repeats in (True, False))
+    few = max(2, params.sequences // 3)
     return (
-        MadeWindows(REPEATED, params.sequences, length, RandomTokens(params.tokens, True, id_range), begins=True),
-        MadeWindows(
-            FRESH, max(2, params.sequences // 2), length, RandomTokens(params.tokens, False, id_range), begins=True
-        ),
+        MadeWindows(REPEATED, params.sequences, length, repeated, begins=True, variants=(AS_IS,)),
+        MadeWindows(FRESH, few, length, fresh, begins=True, variants=(AS_IS,)),
+        MadeWindows(FEW_REPEATED, few, length, repeated, begins=True, variants=(INITIALISED,)),
     )
