@@ -103,7 +103,7 @@ class MadeWindows:
     ids that the model embeds), a generator whose seed follows from the run's seed and `name`, the count, and the
     length, or the model's context where that is shorter. It returns the ids, in int64. Lenses that ask for equal
     windows share them. With `begins` the token that begins a text, if the tokenizer has one, then replaces the first
-    token of each window. `variants` are the forms of the model that read them, all that the lens asks for where it is None.
+    token of each window. `variants` are the forms of the model that read them, by default all that the lens asks for.
     """
 
     name: str

@@ -17,8 +17,8 @@ _GLIMPSE = 8
 class Reading:
     """Windows, and the folds that are shown them.
 
-    `made_name` names the windows that a lens made, and is empty for the text. `variants` are the forms of the model that
-    read them, None for all.
+    `made_name` names the windows that a lens made, and is empty for the text. `variants` are the forms of the model
+    that read them, None for all.
     """
 
     windows: Windows

@@ -11,7 +11,6 @@ from headscope.lenses.lens import AS_IS, MadeWindows
 from headscope.lenses.roles.settings import Params
 from headscope.lenses.roles.tables import FEW_REPEATED, FRESH, REPEATED
 
-
 INITIALISED = "initialised"
 
 
