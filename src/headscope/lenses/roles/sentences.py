@@ -39,14 +39,15 @@ def _role_headline(table: pl.DataFrame, role: str) -> Headline | None:
     null, threshold = _largest_null(rows), float(top["threshold"])
     mass = estimate(top, null=threshold, percent=True)
     nulls = f"the largest null of all heads is {percent(null)} {chance}{_initialised_clause(rows)}"
+    largest = max([null, *rows["initialised"].drop_nulls().to_list()])
     if count:
         grammar = f"are {noun}s" if count > 1 else f"is {_article(noun)}"
         full = (
             f"{how_many(count, rows.height).capitalize()} {grammar} on random tokens that repeat. {label_of(top)} puts "
             f"the most {where}: {mass.value} ({mass.interval}; {windows_phrase(rows)}); {nulls}."
         )
-        short = f"{label_of(top)} puts {mass.value} {where}; by chance it is at most {percent(null)}."
-        headline = Headline(full, short, share_effect(float(top["value"]), null))
+        short = f"{label_of(top)} puts {mass.value} {where}; by chance it is at most {percent(largest)}."
+        headline = Headline(full, short, share_effect(float(top["value"]), largest))
     else:
         full = (
             f"No {noun} was detected among {rows.height} heads: {label_of(top)} puts the most {where}, {mass.value} "
@@ -57,11 +58,11 @@ def _role_headline(table: pl.DataFrame, role: str) -> Headline | None:
         headline = Headline(full, short, 0.0)
     if role != "induction":
         return headline
-    return answered(headline, f"{how_many(count, rows.height)} {_verb(count)} induction", mass.value, percent(null))
+    return answered(headline, f"{how_many(count, rows.height)} {_verb(count)} induction", mass.value, percent(largest))
 
 
 def _verb(count: int) -> str:
-    return "do" if count > 1 else "does"
+    return "perform" if count > 1 else "performs"
 
 
 def _article(noun: str) -> str:
@@ -97,7 +98,7 @@ def _count_headline(tables: Tables) -> Headline | None:
         return Headline(full, f"None of {roles.height} heads has a role{compared}.", 0.0)
     held = heads.filter("has_role").unique(["stack", "kind", "layer", "head", "role"])
     counts = held["role"].value_counts(name="heads").sort(["heads", "role"], descending=[True, False])
-    listed = ", ".join(f"{role} {number}" for role, number in counts.iter_rows())
+    listed = ", ".join(f"{role} ({number})" for role, number in counts.iter_rows())
     strongest = named.sort("value", maintain_order=True).row(-1, named=True)
     mass = estimate(strongest, null=float(strongest["threshold"]), percent=True)
     verb = "have" if named.height > 1 else "has"

@@ -31,7 +31,7 @@ ROLES_SCHEMA = pl.Schema(
 
 # Role → label, name of the head with the most, what heads with much of it do. The rows are those of the first source.
 _QUANTITIES = {
-    "induction": ("induction: after the earlier copy", "strongest induction", "look after an earlier copy"),
+    "induction": ("induction: after the earlier copy", "strongest induction", "perform induction"),
     "prefix matching": ("prefix matching in text", "strongest prefix matching", ""),
     "previous token": ("mass on the previous token", "strongest on the previous token", "look at the previous token"),
     "duplicate token": ("mass on the earlier copy", "strongest on the earlier copy", "look at an earlier copy"),
