@@ -13,6 +13,7 @@ from torch import Tensor
 from headscope.attention.call import Call
 from headscope.attention.maps import pairs_of, score_rows
 from headscope.attention.statistics import Request, pattern_statistics, uniform_statistics
+from headscope.attention.token_repeats import repeat_masses_of
 from headscope.core import AfterHeads, Embedding, FeedForward, HeadWeights, ModelSpec, Site, Vocabulary, WeightStatus
 from headscope.errors import WeightsRefused
 from headscope.lenses.lens import AS_IS, Batch
@@ -224,6 +225,7 @@ def batches(
         )  # fmt: skip
         captures: dict[str, dict[Site, Tensor]] = {name: {} for name in names}
         real = torch.zeros(0)
+        tokens = torch.randint(2, (len(lengths), n), generator=torch.Generator().manual_seed(2 + seed))
         for number, of in enumerate(model.sites):
             pattern, call, real = attention(model.weights_of[of], lengths, n, seed=100 * seed + number)
             options = {"real_queries": real, "positional": of.kind == "self"}
@@ -236,12 +238,12 @@ def batches(
             parts["resid"] = parts["x"] = residual(model.weights_of[of], lengths, n, seed=100 * seed + number)
             parts["corner"], parts["corner_z"] = pattern[:, :, :CORNER, :CORNER], parts["z"][:, :, :CORNER]
             parts["corner:256"] = pattern[:, :, :256, :256]
+            parts["repeats:40"] = repeat_masses_of(pattern, 40, tokens if of.kind == "self" else None)
             parts["early"] = pattern[:, :, :CORNER, : CORNER if of.causal else None]
             for name, part in parts.items():
                 captures.setdefault(name, {})[of] = part
         last = {of.stack: of for of in model.sites if of.kind == "self"}.values()
         captures["final"] = {of: residual(model.weights_of[of], lengths, n, seed=100 * seed + 50) for of in last}
-        tokens = torch.randint(2, (len(lengths), n), generator=torch.Generator().manual_seed(2 + seed))
         spelling = tuple(spelled(n) for _ in lengths)
         found.append(Batch(AS_IS, tokens, real, statistics, uniform, captures, spelling))
     return found

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 ORDER = (
     "spectra",
     "focus",
+    "roles",
     "alignment",
     "likeness",
     "embeddings",

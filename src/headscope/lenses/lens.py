@@ -102,13 +102,20 @@ class MadeWindows:
     `make` is called once with the ids of the ordinary tokens (no special and no unused ones; without a tokenizer all
     ids that the model embeds), a generator whose seed follows from the run's seed and `name`, the count, and the
     length, or the model's context where that is shorter. It returns the ids, in int64. Lenses that ask for equal
-    windows share them.
+    windows share them. With `begins` the token that begins a text, if the tokenizer has one, then replaces the first
+    token of each window. `variants` are the forms of the model that read them, by default all that the lens asks for.
     """
 
     name: str
     count: int
     length: int
     make: Callable[[Int[Tensor, " ids"], torch.Generator, int, int], Int[Tensor, "count length"]]
+    begins: bool = False
+    variants: tuple[str, ...] | None = None
+
+    def is_read_by(self, variant: str) -> bool:
+        """Whether a form of the model reads these windows."""
+        return self.variants is None or variant in self.variants
 
 
 @dataclass(frozen=True)
