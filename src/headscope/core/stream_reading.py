@@ -29,7 +29,8 @@ class StreamReading:
     before: the norm before each site, None where it reads the stream itself. after: the norm of what a site adds, where
     there is one. unclear: why it is not known how a site reads the stream. final: the norm before the output head.
     not_a_sum: for each stack, why its stream is no sum of what its parts write. embedding: why the first layer does not
-    receive the vectors of the token table alone; empty where it does, up to a factor.
+    receive the vectors of the token table alone; empty where it does, up to a factor. output: the role of the table
+    that logits are read with (`token` where it is tied); empty where there are no logits behind the final norm.
     """
 
     before: Mapping[Site, StreamNorm | None]
@@ -38,6 +39,7 @@ class StreamReading:
     final: StreamNorm | None = None
     not_a_sum: Mapping[Stack, str] = field(default_factory=dict)
     embedding: str = ""
+    output: str = ""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ ORDER = (
     "spectra",
     "focus",
     "alignment",
+    "circuits",
+    "composition",
     "likeness",
     "embeddings",
     "gaussian",

@@ -42,7 +42,8 @@ class StreamReader:
                 else:
                     unclear[site] = norms.missing.get(site, "the norm before it is not known")
             after, not_a_sum = self._sums()
-            return StreamReading(before, after, unclear, self._final(), not_a_sum, self._between_table_and_layer())
+            between = self._between_table_and_layer()
+            return StreamReading(before, after, unclear, self._final(), not_a_sum, between, self._output())
 
     @cached_property
     def _turns(self) -> dict[Site, Rotary | str | None]:
@@ -91,6 +92,17 @@ class StreamReader:
         site = last_of_stacks(self._model)[-1]
         spot = self._spots("final_scale").by_site.get(site)
         return None if spot is None or spot.norm is None else _plain(spot.norm)
+
+    def _output(self) -> str:
+        """The role of the table that logits are read with, directly behind the final norm."""
+        model = self._model
+        head, table = model.hf.get_output_embeddings(), model.hf.get_input_embeddings()
+        try:
+            with model.outside_sessions(), quiet(), restored(model.hf):
+                model.stream_map.factor_before_logits(last_of_stacks(model)[-1])
+        except (HeadscopeError, KeyError):
+            return ""
+        return "token" if getattr(table, "weight", None) is head.weight else "output"
 
     def _between_table_and_layer(self) -> str:
         """What the first layer receives besides the vectors of the token table."""
