@@ -54,7 +54,7 @@ class Rotary:
     second: Int[Tensor, " planes"]
     angle: Float[Tensor, " planes"]
 
-    def turn(self, distance: float) -> Float[Tensor, "width width"]:
+    def turn(self, distance: int) -> Float[Tensor, "width width"]:
         """The matrix T for a key `distance` tokens before its query: the score is q T kᵀ."""
         matrix = torch.eye(self.width, dtype=torch.float64)
         cosine, sine = torch.cos(distance * self.angle.double()), torch.sin(distance * self.angle.double())

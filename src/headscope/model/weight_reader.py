@@ -120,6 +120,7 @@ class FileMatrices:
         return tensor
 
 
+@runtime_checkable
 class StreamSource(Protocol):
     """Norms and turns of a built model."""
 

@@ -5,6 +5,7 @@ and the map from source tokens to logits, $E N w_v w_o N_f U^\top$, those of $w_
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from jaxtyping import Float
@@ -38,7 +39,8 @@ class ReadWrite:
         read, written = torch.linalg.qr(self.w_v), torch.linalg.qr(self.w_o.mT)
         _, sizes, right = torch.linalg.svd(read.R @ written.R.mT)
         rows = sizes[..., None] * right @ written.Q.mT
-        return rows * torch.where(rows.sum(-1, keepdim=True) < 0, -1.0, 1.0)
+        outputs: Tensor = rows * torch.where(rows.sum(-1, keepdim=True) < 0, -1.0, 1.0)
+        return outputs
 
 
 def copying(matrices: Float[Tensor, "*batch d_value d_value"]) -> tuple[Tensor, Tensor]:
@@ -48,12 +50,17 @@ def copying(matrices: Float[Tensor, "*batch d_value d_value"]) -> tuple[Tensor, 
     return torch.where(size > 0, values.real.sum(-1) / torch.where(size > 0, size, 1.0), 0.0), size
 
 
-def site_rows(heads: ReadWrite, between: Float[Tensor, "d d"] | None, frames: Float[Tensor, "draws d v"]) -> list[Row]:
+def site_rows(
+    heads: ReadWrite,
+    turned: Float[Tensor, "heads d_value d"],
+    between: Float[Tensor, "d d"] | None,
+    frames: Float[Tensor, "draws d v"],
+) -> list[Row]:
     """One row per head: its copying score, and that of the site's heads turned by every frame.
 
-    `between` is what lies between w_o and w_v: None within the stream itself.
+    `turned` are the `turned_outputs` of the heads; `between` is what lies between w_o and w_v, None within the stream.
     """
-    outputs, turned = heads.w_o, heads.turned_outputs()
+    outputs = heads.w_o
     if between is not None:
         outputs, turned = outputs @ between, turned @ between
     scores, sizes = copying(outputs @ heads.w_v)
@@ -72,5 +79,9 @@ def site_rows(heads: ReadWrite, between: Float[Tensor, "d d"] | None, frames: Fl
 def frames_for(rotations: int, heads: ReadWrite) -> Float[Tensor, "draws d v"]:
     """Random orthonormal directions, enough of them that the heads of a site give `rotations` turned ones."""
     n_heads, d, width = heads.w_v.shape
-    count = max(-(-rotations // n_heads), 2)
-    return haar_frames(count, d, min(width, d), torch.Generator().manual_seed(0))
+    return _frames(max(-(-rotations // n_heads), 2), d, min(width, d))
+
+
+@lru_cache(maxsize=4)
+def _frames(count: int, d: int, width: int) -> Float[Tensor, "draws d v"]:
+    return haar_frames(count, d, width, torch.Generator().manual_seed(0))

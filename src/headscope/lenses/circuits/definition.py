@@ -40,7 +40,10 @@ def definition(params: Params, weights: WeightSource) -> dict[str, pl.DataFrame]
             for head, matrix in enumerate(w_ov):
                 value, size = _score(left @ matrix @ right, w)
                 first = {"stack": site.stack, "kind": site.kind, "layer": site.layer, "head": head, "quantity": name}
-                ends = {"null_low": max(mean - 1.959963984540054 * sd, -1), "null_high": min(mean + 1.959963984540054 * sd, 1)}
+                ends = {
+                    "null_low": max(mean - 1.959963984540054 * sd, -1),
+                    "null_high": min(mean + 1.959963984540054 * sd, 1),
+                }
                 numbers = {"value": value, "null": mean, **ends, "null_sd": sd, "z": (value - mean) / sd, "size": size}
                 rows.append({**first, **numbers, **last})
                 if name == "vocabulary":
@@ -65,7 +68,7 @@ def _rows(params: Params, norm: StreamNorm | None, table: Tensor) -> Tensor:
 
 
 def _tables(weights: WeightSource) -> tuple[Tensor, Tensor]:
-    by_role = {table.role: weights.embedding_table(table).double() for table in weights.embeddings}
+    by_role: dict[str, Tensor] = {table.role: weights.embedding_table(table).double() for table in weights.embeddings}
     return by_role["token"], by_role[weights.stream_reading().output]
 
 
@@ -106,7 +109,8 @@ def _part(w_ov: Tensor, w: HeadWeights) -> Tensor:
     """S Vᵀ of W_OV = U S Vᵀ, each row with a positive sum."""
     _, s, vh = torch.linalg.svd(w_ov)
     rows = torch.diag(s) @ vh
-    return (rows * torch.sign(rows.sum(1, keepdim=True)))[: w.w_o.shape[1]]
+    part: Tensor = (rows * torch.sign(rows.sum(1, keepdim=True)))[: w.w_o.shape[1]]
+    return part
 
 
 def _scores(params: Params, weights: WeightSource, site: Site, head: int) -> Tensor:
@@ -134,7 +138,7 @@ def _lists(
             continue
         n = min(params.tokens or len(moved), len(moved))
         ov, qk = (_standard(matrix[:n, :n]) for matrix in (moved, attended))
-        lists = {
+        lists: dict[str, list[tuple[float, int, int | None, int | None]]] = {
             "OV": [(float(ov[s, t]), s, None, t) for s, t in product(range(n), repeat=2)],
             "QK": [(float(qk[s, q]), s, q, None) for s, q in product(range(n), repeat=2)],
             "trigram": [(float(qk[s, q] + ov[s, t]), s, q, t) for s, q, t in product(range(n), repeat=3)],

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from headscope.core import Headline, Selection, Site, StreamReading, WeightSource, WeightStatus
+from headscope.core import Headline, Selection, Site, StreamReading, Vocabulary, WeightSource, WeightStatus
 from headscope.errors import WeightsRefused
 from headscope.lenses.circuits.copying import ReadWrite, Row, frames_for, site_rows
 from headscope.lenses.circuits.definition import definition
@@ -31,7 +31,7 @@ from headscope.lenses.circuits.vocabulary import Grams, TokenTables, folded, gra
 from headscope.lenses.lens import Measurement, Needs, NotApplicable, Tables, WeightLens
 from headscope.lenses.shared.head_threads import mapped
 from headscope.lenses.shared.plots import place
-from headscope.lenses.shared.weight_notes import method_of, origin, status_warnings
+from headscope.lenses.shared.weight_notes import origin, status_warnings
 
 _HOW = (
     "Eigenvalues in float64, from matrices of d_head × d_head. Gains of the norms before the heads and before the "
@@ -49,6 +49,12 @@ class Subject:
     reading: StreamReading
     tables: TokenTables | str
     params: Params
+
+    def followed(self) -> TokenTables:
+        """The tables; only of a model whose heads can be followed to the logits."""
+        if isinstance(self.tables, str):
+            raise NotApplicable(self.tables)
+        return self.tables
 
     def reaches_tokens(self, site: Site) -> bool:
         """Whether a site reads tokens and writes to the logits through known norms."""
@@ -84,7 +90,7 @@ class Circuits(WeightLens[Params]):
         return Measurement(
             tables=tables,
             figures=figures(tables, sites),
-            method=method_of(weights, _how(params)),
+            method=f"{_how(params)} {weights.method.capitalize()}.",
             warnings=(*warnings, *notes),
             quantities=head_quantities(heads),
         )
@@ -133,8 +139,7 @@ def _copying(subject: Subject, sites: list[Site]) -> dict[Site, dict[str, list[R
 
     def grams_of(site: Site) -> Grams:
         """Sums over tokens: the same for all layers whose norms treat rows alike."""
-        tables, norm = subject.tables, subject.reading.before[site]
-        assert not isinstance(tables, str)
+        tables, norm = subject.followed(), subject.reading.before[site]
         is_first = tables.later is None or site.layer == 0
         key = (is_first, None if norm is None else norm.centred)
         if key not in grams:
@@ -144,11 +149,12 @@ def _copying(subject: Subject, sites: list[Site]) -> dict[Site, dict[str, list[R
     def work(site: Site) -> dict[str, list[Row]]:
         heads = ReadWrite.of(subject.weights.weights(site))
         frames = frames_for(subject.params.rotations, heads)
-        rows = {STREAM: site_rows(heads, None, frames)}
+        turned = heads.turned_outputs()
+        rows = {STREAM: site_rows(heads, turned, None, frames)}
         if subject.reaches_tokens(site):
             sums = grams_of(site)
-            rows[VOCABULARY] = site_rows(heads, folded(sums.raw, subject.reading, site), frames)
-            rows[CENTRED] = site_rows(heads, folded(sums.centred, subject.reading, site), frames)
+            rows[VOCABULARY] = site_rows(heads, turned, folded(sums.raw, subject.reading, site), frames)
+            rows[CENTRED] = site_rows(heads, turned, folded(sums.centred, subject.reading, site), frames)
         return rows
 
     for site in sites:
@@ -182,6 +188,7 @@ def _heads_table(
 def _tokens_table(subject: Subject, heads: pl.DataFrame, sites: list[Site]) -> tuple[pl.DataFrame, tuple[str, ...]]:
     """The lists of the chosen heads; by default of the head that copies most."""
     params, rows, notes = subject.params, list[dict[str, object]](), list[str]()
+    spelling = _Spelling.by(subject.weights.vocabulary)
     chosen = _chosen(params, heads, sites)
     for site, numbers in chosen.items():
         if not subject.reaches_tokens(site):
@@ -190,7 +197,7 @@ def _tokens_table(subject: Subject, heads: pl.DataFrame, sites: list[Site]) -> t
         why = _score_refusal(subject, site)
         notes += [f"No pairs of queries and keys: {why}."] if why else []
         for head in numbers:
-            rows += _head_lists(subject, site, head, scored=not why)
+            rows += _head_lists(subject, spelling, site, head, scored=not why)
     return pl.DataFrame(rows, schema=TOKENS), tuple(dict.fromkeys(notes))
 
 
@@ -213,9 +220,10 @@ def _score_refusal(subject: Subject, site: Site) -> str:
     return refusal(site, status.status, status.reason)
 
 
-def _head_lists(subject: Subject, site: Site, head: int, *, scored: bool) -> Iterator[dict[str, object]]:
-    params, tables, reading = subject.params, subject.tables, subject.reading
-    assert not isinstance(tables, str)
+def _head_lists(
+    subject: Subject, spelling: "_Spelling", site: Site, head: int, *, scored: bool
+) -> Iterator[dict[str, object]]:
+    params, tables, reading = subject.params, subject.followed(), subject.reading
     w, norm = subject.weights.weights(site), reading.before[site]
     rows = tables.rows(site.layer, norm, params)
     count = min(params.tokens or len(rows), len(rows))
@@ -224,7 +232,6 @@ def _head_lists(subject: Subject, site: Site, head: int, *, scored: bool) -> Ite
     attended: PairScores | None = None
     if scored:
         attended = scored_tokens(rows, w, head, norm, subject.weights.rotary(site), params.distance)
-    spelling = _Spelling(subject.weights)
     for circuit, pairs in lists_of_head(attended, moved, params.top).items():
         for rank, pair in enumerate(pairs, 1):
             yield {
@@ -242,7 +249,12 @@ def _head_lists(subject: Subject, site: Site, head: int, *, scored: bool) -> Ite
 class _Spelling:
     """Tokens as texts; as numbers where the checkpoint has no tokenizer."""
 
-    weights: WeightSource
+    vocabulary: Vocabulary | None
+    size: int
+
+    @classmethod
+    def by(cls, vocabulary: Vocabulary | None) -> "_Spelling":
+        return cls(vocabulary, 0 if vocabulary is None else vocabulary.size)
 
     def of(self, pair: Pair) -> dict[str, str | None]:
         return {name: self._text(getattr(pair, name)) for name in ("source", "query", "target")}
@@ -250,9 +262,9 @@ class _Spelling:
     def _text(self, token: int | None) -> str | None:
         if token is None:
             return None
-        vocabulary = self.weights.vocabulary
-        known_ids = 0 if vocabulary is None else vocabulary.size
-        return vocabulary.spelled([token])[0] if vocabulary is not None and token < known_ids else f"#{token}"
+        if self.vocabulary is None or token >= self.size:
+            return f"#{token}"
+        return self.vocabulary.spelled([token])[0]
 
 
 LENS = Circuits()

@@ -46,17 +46,18 @@ def _copying(heads: pl.DataFrame, main: str) -> Headline:
         f"{'copy' if above != 1 else 'copies'} more than that range, {below or 'none'} less."
     )
     effects = [
-        correlation_effect(row["value"], row["null"]) if not row["null_low"] <= row["value"] <= row["null_high"] else 0.0
+        correlation_effect(row["value"], row["null"])
+        if not row["null_low"] <= row["value"] <= row["null_high"]
+        else 0.0
         for row in rows.to_dicts()
     ]
-    short = (
-        f"{how_many(above, rows.height).capitalize()} {'copy' if above != 1 else 'copies'} what they read beyond chance; "
-        f"the median score is {median}."
-        if above
-        else f"No head that copies was detected; a score above {fixed(_median(rows, 'null_high'), 2)} would have been."
-    )
-    headline = Headline(full, short.replace("copies what they read", "copies what it reads"), mean_effect(effects))
-    return answered(headline, f"{how_many(above, rows.height)} copy what they read", f"median {median}", null)
+    verb = "copies what it reads" if above == 1 else "copy what they read"
+    short = f"{how_many(above, rows.height).capitalize()} {verb} beyond chance; the median score is {median}."
+    if not above:
+        limit = fixed(_median(rows, "null_high"), 2)
+        short = f"No head that copies was detected; a score above {limit} would have been."
+    headline = Headline(full, short, mean_effect(effects))
+    return answered(headline, f"{how_many(above, rows.height)} {verb}", f"median {median}", null)
 
 
 def _outside(rows: pl.DataFrame) -> tuple[int, int]:

@@ -26,7 +26,8 @@ class Params:
     top: int = field(default=10, metadata={"help": "pairs in each list", "min": 1, "max": 1000})
     rotations: int = field(default=45, metadata={"help": "heads turned at random for the null of each layer", "min": 2})
     rows: str = field(
-        default="normed", metadata={"help": "token vectors at the scale that the norm gives them (normed), or as stored"}
+        default="normed",
+        metadata={"help": "token vectors at the scale that the norm gives them (normed), or as stored"},
     )
     effective: bool = field(
         default=False, metadata={"help": "token vectors after the first layer, for the layers that follow it"}

@@ -37,7 +37,7 @@ class PairScores:
 
     def row_maxima(self) -> Float[Tensor, " sources"]:
         """The largest entry of each row, block by block."""
-        return torch.cat([(block @ self.right.T).amax(1) for block in self.left.split(BLOCK)])
+        return torch.cat([(block @ self.right.T).amax(1) for block in torch.split(self.left, BLOCK)])
 
     def best(self, source: int, count: int) -> tuple[list[float], list[int]]:
         """The largest entries of a row, and their columns."""
@@ -55,9 +55,7 @@ class Pair:
     target: int | None
 
 
-def moved_tokens(
-    tables: TokenTables, rows: Tensor, w: HeadWeights, head: int, reading: StreamReading
-) -> PairScores:
+def moved_tokens(tables: TokenTables, rows: Tensor, w: HeadWeights, head: int, reading: StreamReading) -> PairScores:
     """The map from source tokens to logits: E N w_v times w_o N_f Uᵀ."""
     site, kv = w.site, w.kv_of_head(head)
     w_v = read_through(reading.before[site], (w.w_v[kv] * w.gain_v[kv]).to(rows))

@@ -40,7 +40,7 @@ class Grams:
 def gram(outputs: Float[Tensor, "tokens d"], rows: Float[Tensor, "tokens d"]) -> Grams:
     """Sums over all tokens, block by block, in float64."""
     raw = torch.zeros(outputs.shape[1], rows.shape[1], dtype=torch.float64)
-    for a, b in zip(outputs.split(BLOCK), rows.split(BLOCK), strict=True):
+    for a, b in zip(torch.split(outputs, BLOCK), torch.split(rows, BLOCK), strict=True):
         raw += a.double().T @ b.double()
     means = outputs.double().mean(0)[:, None] * rows.double().mean(0)
     return Grams(raw, raw - len(rows) * means)

@@ -112,11 +112,19 @@ def _tables(
         for reader, size in sizes[name].items():
             site, head = heads[reader]
             null, spread, count = nulls[reader] = _null(heads, table, reader)
-            earlier = [w for w, (other, _) in enumerate(heads) if other.stack == site.stack and other.layer < site.layer]
+            earlier = [
+                w for w, (other, _) in enumerate(heads) if other.stack == site.stack and other.layer < site.layer
+            ]
             value = max((float(table[reader, writer]) for writer in earlier), default=None)
             largest = max((float(table[reader, writer]) for writer in _late(heads, reader)), default=None)
-            first = {"stack": site.stack, "kind": site.kind, "layer": site.layer, "head": head, "quantity": name}
-            numbers = {
+            first: dict[str, object] = {
+                "stack": site.stack,
+                "kind": site.kind,
+                "layer": site.layer,
+                "head": head,
+                "quantity": name,
+            }
+            numbers: dict[str, object] = {
                 "value": value,
                 "null": null,
                 "null_spread": spread,
@@ -150,11 +158,17 @@ def _listed(
     for _, reader, writer in ranked:
         site, head = heads[reader]
         group = head if name[0] == "q" else site.kv_head(head)
-        first = {"stack": site.stack, "kind": site.kind, "layer": site.layer, "head": head, "quantity": name}
+        pair: dict[str, object] = {
+            "stack": site.stack,
+            "kind": site.kind,
+            "layer": site.layer,
+            "head": head,
+            "quantity": name,
+        }
         null, spread, _ = nulls[reader]
         score = float(table[reader, writer])
         label = heads[writer][0].head_label(heads[writer][1])
-        row = first | {"writer": label, "value": score, "null": null, "z": _z(score, null, spread)}
+        row = pair | {"writer": label, "value": score, "null": null, "z": _z(score, null, spread)}
         pairs.setdefault((site, group, writer), row)
     return [row | {"rank": rank} for rank, row in enumerate(list(pairs.values())[: params.top], 1)]
 

@@ -47,8 +47,8 @@ def _graph(pairs: pl.DataFrame) -> Figure | None:
     return Network(
         name="graph",
         title="The strongest compositions",
-        caption=f"Edges lead from the head that writes to the head that reads: at most {_EDGES} of each kind, those that "
-        "exceed the impossible writers of the same reader most. Distance 0.",
+        caption=f"Edges lead from the head that writes to the head that reads: at most {_EDGES} of each kind, those "
+        "that exceed the impossible writers of the same reader most. Distance 0.",
         nodes=tuple(order),
         edges=np.array([[numbers[a], numbers[b], kind] for a, b, kind in edges], dtype=np.float64),
         kinds=tuple(f"feeds {name}" for name in KINDS.values()),
@@ -107,6 +107,6 @@ def _size_map(rows: pl.DataFrame, sites: list[Site]) -> Figure:
         _cells(rows, "size", sites),
         name="size",
         title="Size of what each head moves",
-        caption="Frobenius norm of W_OV with the gain of the norm before it. A composition score does not depend on it.",
+        caption="Frobenius norm of W_OV with the gain of the norm before it. Composition scores do not depend on it.",
         unit="norm",
     )

@@ -35,12 +35,12 @@ class Reader:
 
 
 def writer_factors(w: HeadWeights, after: StreamNorm | None) -> Float[Tensor, "heads d_value d"]:
-    """A of each head with |A X| = |W_OV X|, of norm 1 (0 where the head writes nothing)."""
+    """A of each head with |A X| = |W_OV X|, of norm 1; NaN where the head writes nothing."""
     kv = [w.kv_of_head(head) for head in range(w.site.n_heads)]
     values = (w.w_v * w.gain_v.to(w.w_v)[:, None])[kv]
     reduced = torch.linalg.qr(values.double()).R @ written_through(after, w.w_o.double())
-    norms = torch.linalg.matrix_norm(reduced, keepdim=True)
-    return (reduced / torch.where(norms > 0, norms, 1.0)).to(w.w_o.dtype)
+    factors: Tensor = (reduced / torch.linalg.matrix_norm(reduced, keepdim=True)).to(w.w_o.dtype)
+    return factors
 
 
 def readers_of(w: HeadWeights, norm: StreamNorm | None, turn: Rotary | str | None) -> dict[str, Reader]:
@@ -95,7 +95,6 @@ def scores(
     flat = reader.read.movedim(0, 1).reshape(d, n_factors * width)
     products = (writers.reshape(-1, d) @ flat).reshape(n_writers, d_value, n_factors, width).movedim(2, 1)
     grams = (products.mT @ products).flatten(2).transpose(0, 1)  # factors, writers, width²
-    is_writing = writers.flatten(1).any(1)
     tables: dict[str, Tensor] = {}
     for name, form in reader.forms.items():
         squares = torch.stack(
@@ -103,5 +102,5 @@ def scores(
         ).double()
         size = sizes[name].double()[:, None]
         table = squares.clamp_min(0).sqrt() / torch.where(size > 0, size, 1.0)
-        tables[name] = torch.where((size > 0) & is_writing, table, torch.nan)
+        tables[name] = torch.where(size > 0, table, torch.nan)
     return tables

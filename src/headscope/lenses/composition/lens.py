@@ -26,12 +26,12 @@ from headscope.lenses.composition.tables import FEWEST, HEADS, PAIRS, head_quant
 from headscope.lenses.lens import Measurement, Needs, NotApplicable, Tables, WeightLens
 from headscope.lenses.shared.head_threads import mapped
 from headscope.lenses.shared.plots import place
-from headscope.lenses.shared.weight_notes import method_of, origin, status_warnings
+from headscope.lenses.shared.weight_notes import origin, status_warnings
 
 _HOW = (
     "Exact, from Gram matrices of d_head × d_head in the precision of the weights; no product of two heads is formed. "
-    "The gain of the norm before the reader is folded into what it reads, and its removal of the mean; the scale of the "
-    "norm, one number for each token, cancels. The mean over rotary distances is a closed form."
+    "The gain of the norm before the reader, and its removal of the mean, are folded into what it reads; its scale, "
+    "one number for each token, cancels. The mean over rotary distances is a closed form."
 )
 # A median absolute deviation of normal numbers times this is their standard deviation.
 _MAD = 1.482602218505602
@@ -110,7 +110,7 @@ class Composition(WeightLens[Params]):
         return Measurement(
             tables=tables,
             figures=figures(tables, {name: _layer_scores(measured, name) for name in measured.tables}, usable),
-            method=method_of(weights, _HOW),
+            method=f"{_HOW} {weights.method.capitalize()}.",
             warnings=(*warnings, *_warnings(sites, usable, reading, turns)),
             quantities=head_quantities(heads),
         )
@@ -220,9 +220,11 @@ def _reader_row(
     earlier = _finite(table[reader][can_feed[reader]])
     late_scores = _finite(table[reader][impossible[reader]])
     pool = _pooled(measured, table, reader, impossible, late_scores)
-    enough = len(pool) >= FEWEST
-    median = float(np.median(pool)) if enough else None
-    spread = _MAD * float(np.median(np.abs(pool - median))) if enough else None
+    median: float | None = None
+    spread: float | None = None
+    if len(pool) >= FEWEST:
+        median = float(np.median(pool))
+        spread = _MAD * float(np.median(np.abs(pool - median)))
     return ReaderRow(
         value=float(earlier.max()) if len(earlier) else None,
         null=median,
@@ -234,9 +236,7 @@ def _reader_row(
     )
 
 
-def _pooled(
-    measured: Scores, table: Array, reader: int, impossible: NDArray[np.bool_], late_scores: Array
-) -> Array:
+def _pooled(measured: Scores, table: Array, reader: int, impossible: NDArray[np.bool_], late_scores: Array) -> Array:
     """The impossible scores of a reader; of its layer, or of the model, where these are fewer than `FEWEST`."""
     if len(late_scores) >= FEWEST:
         return late_scores
@@ -304,9 +304,7 @@ def _excess(table: Array, rows: list[ReaderRow], can_feed: NDArray[np.bool_]) ->
     return np.where(can_feed & np.isfinite(table), table - nulls[:, None], -np.inf)
 
 
-def _strongest(
-    measured: Scores, name: str, excess: Array, rows: list[ReaderRow], top: int
-) -> list[dict[str, object]]:
+def _strongest(measured: Scores, name: str, excess: Array, rows: list[ReaderRow], top: int) -> list[dict[str, object]]:
     counted_groups: set[tuple[Site, int, int]] = set()
     table: list[dict[str, object]] = []
     width = len(measured.heads)

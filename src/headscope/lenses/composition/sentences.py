@@ -75,9 +75,9 @@ def _strongest(pairs: pl.DataFrame, heads: pl.DataFrame, letter: str) -> Headlin
     spread = "" if reader["null_spread"] is None else f" ± {fixed(reader['null_spread'], 3)}"
     full = (
         f"{pair['writer']} feeds the {name} of {label_of(pair)} with a score of {score}: among "
-        f"{counted(reader['writers'], 'earlier head')} it exceeds the null most. {counted(reader['impossible'], 'pair')} "
-        f"in the wrong order have a median of {fixed(null, 3)}{spread}{late}; random directions give "
-        f"{fixed(reader['random'], 3)}."
+        f"{counted(reader['writers'], 'earlier head')} it exceeds the null most. "
+        f"{counted(reader['impossible'], 'pair')} in the wrong order have a median of {fixed(null, 3)}{spread}{late}; "
+        f"random directions give {fixed(reader['random'], 3)}."
     )
     short = (
         f"{pair['writer']} feeds the {name} of {label_of(pair)} with a score of {score}; heads that come too late "

@@ -13,7 +13,10 @@ class Params:
 
     at: str = field(
         default="",
-        metadata={"help": "heads that read, whose strongest writers are listed: L3.H7; by default all", "metavar": "HEADS"},
+        metadata={
+            "help": "heads that read, whose strongest writers are listed: L3.H7; by default all",
+            "metavar": "HEADS",
+        },
     )
     top: int = field(default=20, metadata={"help": "pairs listed of each quantity", "min": 1})
 
