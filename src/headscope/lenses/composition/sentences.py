@@ -71,7 +71,8 @@ def _strongest(pairs: pl.DataFrame, heads: pl.DataFrame, letter: str) -> Headlin
     reader = heads.filter(*(pl.col(key) == pair[key] for key in keys)).row(0, named=True)
     name, score = KINDS[letter], fixed(pair["value"], 3)
     null = reader["null"] if reader["null"] is not None else reader["random"]
-    late = "" if reader["null_largest"] is None else f", the largest {fixed(reader['null_largest'], 3)}"
+    is_pooled = reader["impossible"] != reader["late"] or reader["null_largest"] is None
+    late = "" if is_pooled else f", the largest {fixed(reader['null_largest'], 3)}"
     spread = "" if reader["null_spread"] is None else f" ± {fixed(reader['null_spread'], 3)}"
     full = (
         f"{pair['writer']} feeds the {name} of {label_of(pair)} with a score of {score}: among "
