@@ -14,6 +14,8 @@ ORDER = (
     "focus",
     "roles",
     "alignment",
+    "circuits",
+    "composition",
     "likeness",
     "embeddings",
     "gaussian",

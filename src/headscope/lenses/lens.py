@@ -146,9 +146,13 @@ class Needs:
     at once. A piece holds whole sites: the pipeline waits until everything that this lens needs of a site is there, or
     the forward has ended, and hands each site over once per batch, the first site of a stack before the others of the
     stack. All pieces of a batch have the same tokens; a whole batch is a piece too.
+
+    `built` asks for the weights of a model that is built, not of a file alone: norms and turns by position
+    (`WeightSource.stream_reading`, `WeightSource.rotary`) are found in a model that runs.
     """
 
     weights: bool = False
+    built: bool = False
     statistics: Request | None = None
     captures: frozenset[str] = frozenset()
     welcome: frozenset[str] = frozenset()
