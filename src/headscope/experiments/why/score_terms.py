@@ -1,7 +1,7 @@
 r"""The scores of one head as a sum over the writers of the stream, on the query side and on the key side.
 
-With the scale of the norm before the head held at that of the text, and that of a QK-norm too, queries and keys are sums
-over writers, $q_i = \sum_u q_i^u$ and $k_j = \sum_w k_j^w$, and the score is bilinear in them:
+With the scale of the norm before the head held at that of the text, and that of a QK-norm too, queries and keys are
+sums over writers, $q_i = \sum_u q_i^u$ and $k_j = \sum_w k_j^w$, and the score is bilinear in them:
 $s_{ij} = \alpha \sum_{u,w} q_i^u \cdot k_j^w + \beta_{ij}$, with β what the family adds for positions.
 """
 
@@ -89,7 +89,9 @@ class ScoreTerms:
         return score_error, float((self.rebuilt_pattern(total, rows) - self.pattern).abs().max())
 
 
-def score_terms(model: Model, tokens: Int[Tensor, " tokens"], site: Site, head: int, stream: WrittenStream) -> ScoreTerms:
+def score_terms(
+    model: Model, tokens: Int[Tensor, " tokens"], site: Site, head: int, stream: WrittenStream
+) -> ScoreTerms:
     """Take the scores of one head on a text apart.
 
     Raises:
@@ -103,6 +105,8 @@ def score_terms(model: Model, tokens: Int[Tensor, " tokens"], site: Site, head: 
         )
     maps = position_maps(model, tokens, site, head)
     sums = {letter: _by_writer(model, stream, site, head, letter, maps[letter]) for letter in ("q", "k")}
+    if not any(parts[BIASES].any() for parts in sums.values()):
+        sums = {letter: {name: parts[name] for name in parts if name != BIASES} for letter, parts in sums.items()}
     captured, dtype = _captured(model, tokens, label, site)
     visible, sink = _mask(model, tokens, label, site)
     added = None

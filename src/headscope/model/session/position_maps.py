@@ -9,7 +9,7 @@ to its attention call; $s_i$ follows from the text, and the equation is checked 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 from jaxtyping import Float
@@ -109,8 +109,7 @@ class _Probes:
     def _places(self) -> list[Watched]:
         places = []
         for letter in _LETTERS:
-            quantity = QUANTITIES[f"{letter}_proj"]
-            assert isinstance(quantity, WatchedQuantity)
+            quantity = cast(WatchedQuantity, QUANTITIES[f"{letter}_proj"])
             spot = self._model.spots(quantity).by_site[self._site]
             places.append(Watched(quantity, self._site, replace(spot, call=0, calls_per_forward=1)))
         return places
