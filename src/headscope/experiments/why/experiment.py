@@ -204,6 +204,6 @@ def _method(explanation: Explanation, origin: str, params: Params) -> str:
     return (
         f"{origin}{chosen}{sink} Exact: {len(terms.writers)} writers add up to the model's scores (largest difference "
         f"{score_error:.1g} of the largest score), and the pattern rebuilt from them is the model's (largest "
-        f"difference {pattern_error:.1g}). Null: {params.draws} draws of a random earlier key for each query. Paths are removed "
-        "from the model by a zero in the place of what the writer gives, with the norm computed anew."
+        f"difference {pattern_error:.1g}). Null: {params.draws} draws of a random earlier key for each query. "
+        "Paths are removed from the model by a zero in the place of what the writer gives, with the norm computed anew."
     )
