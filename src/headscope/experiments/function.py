@@ -148,14 +148,13 @@ def _converted(name: str, hint: Any, value: Any) -> Any:
     """The value as its setting holds it: a sequence as a tuple, what is spelled as a string or an enum."""
     plain = _without_none(hint)
     if value is None or get_origin(plain) is not tuple:
-        return value
+        return value if value is None else _element(name, plain, value)
     values = value if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
-    return tuple(_element(name, get_args(plain)[0], element) for element in values)
+    kind = get_args(plain)[0]
+    return tuple(str(element) if kind is str else _element(name, kind, element) for element in values)
 
 
 def _element(name: str, kind: Any, value: Any) -> Any:
-    if kind is str:
-        return str(value)
     if not (isinstance(kind, type) and issubclass(kind, Enum)):
         return value
     try:
