@@ -174,7 +174,7 @@ def test_the_null_is_that_of_random_keys(tiny: Model) -> None:
     pairs = target_pairs(terms, tokens, Params(), needs_repeat=True)
     parts = terms.terms("key", pairs.queries)
     nulls = pairs.null_contrasts(parts, 4000, torch.Generator().manual_seed(0))
-    expected = -(pairs.contrast(parts) / pairs.others.sum(-1)).mean(-1)
+    expected = -(pairs.contrast(parts) / pairs.other_keys.sum(-1)).mean(-1)
     spread = nulls.std(0) / 4000**0.5
     assert bool(((nulls.mean(0) - expected).abs() <= 5 * spread + 1e-12).all())
 
@@ -262,9 +262,9 @@ def test_the_first_key_is_left_out_where_it_is_a_sink(tiny: Model) -> None:
     terms = taken_apart(tiny, tokens, "L0.H1")  # which attends to the first token
     pairs = target_pairs(terms, tokens, Params(pairs=Pairs.REPEAT), needs_repeat=False)
     assert pairs.leaves_out_first
-    assert not bool(pairs.others[:, 0].any())
+    assert not bool(pairs.other_keys[:, 0].any())
     assert bool(
-        target_pairs(taken_apart(tiny, tokens, "L0.H0"), tokens, Params(), needs_repeat=True).others[:, 0].all()
+        target_pairs(taken_apart(tiny, tokens, "L0.H0"), tokens, Params(), needs_repeat=True).other_keys[:, 0].all()
     )
 
 

@@ -49,11 +49,11 @@ class PatchedRun:
 def side_sums(terms: ScoreTerms, pairs: TargetPairs, side: Side, draws: int, generator: torch.Generator) -> Sums:
     """All writers of one side, each taken out and left alone in the arithmetic."""
     parts = terms.terms(side, pairs.queries)
-    whole = parts.sum(0)
+    all_scores = parts.sum(0)
     nulls = pairs.null_contrasts(parts, draws, generator)
     ends = torch.quantile(nulls, torch.tensor([0.025, 0.975], dtype=nulls.dtype), dim=0)
     masses = [
-        [pairs.at_keys(terms.rebuilt_pattern(scores, pairs.queries)).mean() for scores in (whole - part, part)]
+        [pairs.at_keys(terms.rebuilt_pattern(scores, pairs.queries)).mean() for scores in (all_scores - part, part)]
         for part in parts
     ]
     without, alone = torch.tensor(masses, dtype=torch.float64).T

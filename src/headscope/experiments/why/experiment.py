@@ -124,11 +124,11 @@ def _runs(
 
 def _paired(terms: ScoreTerms, pairs: TargetPairs, keys: Sums, queries: Sums) -> tuple[list[int], list[int], Tensor]:
     """The strongest writers of both sides by size of their contrast, and the contrast of each pair."""
-    chosen = []
+    writers_by_side = []
     for sums in (queries, keys):
         order = sums.contrast.abs().argsort(descending=True, stable=True).tolist()
-        chosen.append([index for index in order if sums.names[index] != POSITIONS][:MOST_PAIRED])
-    return chosen[0], chosen[1], pair_contrasts(terms, pairs, *chosen)
+        writers_by_side.append([index for index in order if sums.names[index] != POSITIONS][:MOST_PAIRED])
+    return writers_by_side[0], writers_by_side[1], pair_contrasts(terms, pairs, *writers_by_side)
 
 
 def _head(model: Model, params: Params) -> tuple[Site, int, str]:
@@ -189,7 +189,7 @@ def _stated_params(explanation: Explanation, params: Params) -> dict[str, str | 
 def _method(explanation: Explanation, origin: str, params: Params) -> str:
     pairs, terms = explanation.pairs, explanation.terms
     score_error, pattern_error = terms.errors()
-    chosen = {
+    pair_words = {
         "named": "The pair was named.",
         "repeat": f"Pairs: {len(pairs.queries)} queries whose token came before, each with the key after its last "
         "occurrence.",
@@ -202,8 +202,8 @@ def _method(explanation: Explanation, origin: str, params: Params) -> str:
         else ""
     )
     return (
-        f"{origin}{chosen}{sink} Exact: {len(terms.writers)} writers add up to the model's scores (largest difference "
-        f"{score_error:.1g} of the largest score), and the pattern rebuilt from them is the model's (largest "
+        f"{origin}{pair_words}{sink} Exact: {len(terms.writers)} writers add up to the model's scores (largest "
+        f"difference {score_error:.1g} of the largest score), and the pattern rebuilt from them is the model's (largest "
         f"difference {pattern_error:.1g}). Null: {params.draws} draws of a random earlier key for each query. "
         "Paths are removed from the model by a zero in the place of what the writer gives, with the norm computed anew."
     )

@@ -22,12 +22,12 @@ from headscope.model.session.written_stream import WrittenStream
 class LogitEffect:
     """Means over the queries, in logits.
 
-    `direct` is on the token at the key, `others` on those at the other keys; `logit` is what the model gives to the
-    token at the key, `ablated` the same without the head.
+    `direct` is on the token at the key, `on_other_tokens` on those at the other keys; `logit` is what the model gives to
+    the token at the key, `ablated` the same without the head.
     """
 
     direct: float
-    others: float
+    on_other_tokens: float
     logit: float
     ablated: float
 
@@ -47,11 +47,11 @@ def logit_effect(
         written = reader.sight.norm.linear(written, reader.sight.scale[0, pairs.queries].double())
     directions = reader.matrix[:, tokens] - reader.matrix.mean(-1, keepdim=True)
     effects = (written @ directions.double()).cpu()
-    whole = copied_logit(_answer(model, tokens, None), tokens, pairs)
+    model_logit = copied_logit(_answer(model, tokens, None), tokens, pairs)
     ablated = copied_logit(_answer(model, tokens, terms.label), tokens, pairs)
-    if whole is None or ablated is None:
+    if model_logit is None or ablated is None:
         return None
-    return LogitEffect(float(pairs.at_keys(effects).mean()), pairs.mean_of_others(effects), whole, ablated)
+    return LogitEffect(float(pairs.at_keys(effects).mean()), pairs.mean_of_others(effects), model_logit, ablated)
 
 
 def _answer(model: Model, tokens: Int[Tensor, " tokens"], without: str | None) -> object:

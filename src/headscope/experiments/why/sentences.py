@@ -94,17 +94,17 @@ def _logit(explanation: Explanation) -> Headline | None:
         return None
     total = effect.logit - effect.ablated
     verb, change = ("falls", total) if total >= 0 else ("rises", -total)
-    direct, others = _rounded(effect.direct, 2), _rounded(effect.others, 2)
+    direct, on_others = _rounded(effect.direct, 2), _rounded(effect.on_other_tokens, 2)
     return Headline(
-        full=f"{label} adds {direct} directly to the logit of the token at this key, and {others} on average to the "
+        full=f"{label} adds {direct} directly to the logit of the token at this key, and {on_others} on average to the "
         f"logits of the tokens at the other keys. Without the head, the logit of the token at this key {verb} by "
         f"{_rounded(change, 2)} to {_rounded(effect.ablated)}, with all that follows from it (logits minus their mean "
         "over all tokens).",
-        short=f"{label} adds {direct} directly to the logit of the token it attends to; other tokens get {others}.",
+        short=f"{label} adds {direct} directly to the logit of the token it attends to; other tokens get {on_others}.",
         effect=None,
         answer=f"{label} → logit",
         value=direct,
-        null=others,
+        null=on_others,
         figure="checks",
     )
 

@@ -90,7 +90,7 @@ def _checks_table(explanation: Explanation) -> pl.DataFrame:
     for run in explanation.runs:
         sums = explanation.keys if run.side == "key" else explanation.queries
         index = sums.names.index(run.writer)
-        rest = torch.cat([sums.without[:index], sums.without[index + 1 :]])
+        other_masses = torch.cat([sums.without[:index], sums.without[index + 1 :]])
         rows.append(
             {
                 "side": run.side,
@@ -99,7 +99,7 @@ def _checks_table(explanation: Explanation) -> pl.DataFrame:
                 "without": float(sums.without[index]),
                 "patched": run.mass,
                 "alone": float(sums.alone[index]),
-                "without_another": float(rest.median()) if len(rest) else None,
+                "without_another": float(other_masses.median()) if len(other_masses) else None,
                 "logit": None if explanation.effect is None else explanation.effect.logit,
                 "patched_logit": run.logit,
             }
@@ -128,7 +128,7 @@ def _chain_table(explanation: Explanation) -> pl.DataFrame:
     effect = explanation.effect
     if effect is not None:
         logit = f"{label} → logit of that token"
-        ends = {"null_low": effect.others, "null_high": effect.others}
+        ends = {"null_low": effect.on_other_tokens, "null_high": effect.on_other_tokens}
         rows.append({"link": logit, "quantity": "direct effect", "value": effect.direct, **ends})
         total = effect.logit - effect.ablated
         rows.append(
@@ -159,7 +159,7 @@ def _positions_table(explanation: Explanation) -> pl.DataFrame:
         for query, key, mean in zip(
             pairs.queries.tolist(),
             pairs.keys.tolist(),
-            (pattern[pairs.queries] * pairs.others).sum(-1) / pairs.others.sum(-1),
+            (pattern[pairs.queries] * pairs.other_keys).sum(-1) / pairs.other_keys.sum(-1),
             strict=True,
         )
     ]

@@ -30,7 +30,7 @@ class TargetPairs:
     kind: Kind
     queries: Int[Tensor, " queries"]
     keys: Int[Tensor, " queries"]
-    others: Bool[Tensor, "queries keys"]
+    other_keys: Bool[Tensor, "queries keys"]
     leaves_out_first: bool
     sink_mass: float
 
@@ -49,25 +49,25 @@ class TargetPairs:
 
     def contrast(self, values: Float[Tensor, "*batch queries keys"]) -> Float[Tensor, "*batch queries"]:
         """For each query the value at its key minus the mean over the other keys."""
-        return self.at_keys(values) - (values * self.others).sum(-1) / self.others.sum(-1)
+        return self.at_keys(values) - (values * self.other_keys).sum(-1) / self.other_keys.sum(-1)
 
     def null_contrasts(
         self, values: Float[Tensor, "*batch queries keys"], draws: int, generator: torch.Generator
     ) -> Float[Tensor, "draws *batch"]:
         """The mean contrast over the queries with a random earlier key in the place of each key, for every draw."""
-        every = self.others.clone()
+        every = self.other_keys.clone()
         every[torch.arange(len(self.keys)), self.keys] = True
         total, count = (values * every).sum(-1), every.sum(-1)
         contrasts = []
         for _ in range(draws):
-            random_keys = torch.multinomial(self.others.double(), 1, generator=generator)[:, 0]
+            random_keys = torch.multinomial(self.other_keys.double(), 1, generator=generator)[:, 0]
             at_random = values[..., torch.arange(len(random_keys)), random_keys]
             contrasts.append((at_random - (total - at_random) / (count - 1)).mean(-1))
         return torch.stack(contrasts)
 
     def mean_of_others(self, values: Float[Tensor, "queries keys"]) -> float:
         """The mean value at one of the other keys: that of a random key."""
-        return float(((values * self.others).sum(-1) / self.others.sum(-1)).mean())
+        return float(((values * self.other_keys).sum(-1) / self.other_keys.sum(-1)).mean())
 
 
 def target_pairs(
@@ -143,16 +143,16 @@ def _attended(terms: ScoreTerms) -> tuple[Tensor, Tensor]:
 
 def _pairs(kind: Kind, terms: ScoreTerms, queries: Tensor, keys: Tensor) -> TargetPairs:
     leaves_out, sink_mass = _sink(terms)
-    others = terms.visible[queries].clone()
-    others[torch.arange(len(keys)), keys] = False
+    other_keys = terms.visible[queries].clone()
+    other_keys[torch.arange(len(keys)), keys] = False
     if leaves_out:
-        others[:, 0] = False
-    enough = others.any(-1)
+        other_keys[:, 0] = False
+    enough = other_keys.any(-1)
     if not bool(enough.any()):
         raise UsageError(
             f"{terms.label}: query {int(queries[0])} sees no other key to compare with", hint="name a later query"
         )
-    return TargetPairs(kind, queries[enough], keys[enough], others[enough], leaves_out, sink_mass)
+    return TargetPairs(kind, queries[enough], keys[enough], other_keys[enough], leaves_out, sink_mass)
 
 
 def _sink(terms: ScoreTerms) -> tuple[bool, float]:
