@@ -189,8 +189,8 @@ def _tokens_table(subject: Subject, heads: pl.DataFrame, sites: list[Site]) -> t
     """The lists of the chosen heads; by default of the head that copies most."""
     params, rows, notes = subject.params, list[dict[str, object]](), list[str]()
     spelling = _Spelling.by(subject.weights.vocabulary)
-    chosen = _chosen(params, heads, sites)
-    for site, numbers in chosen.items():
+    heads_by_site = _chosen(params, heads, sites)
+    for site, numbers in heads_by_site.items():
         if not subject.reaches_tokens(site):
             notes.append(f"No pairs of tokens of {site.label}: its heads are not followed from tokens to logits.")
             continue

@@ -73,13 +73,13 @@ def _bases(heads: pl.DataFrame) -> Headline | None:
     medians = {name: fixed(_median(part, "value"), 2, signed=True) for name, part in rows.items()}
     spreads = {name: rounded(_median(part, "null_sd")) for name, part in rows.items()}
     keys = ["stack", "layer", "head"]
-    both = rows[STREAM].join(rows[VOCABULARY], on=keys, suffix="_tokens")
-    changed = both.filter(pl.col("value").sign() != pl.col("value_tokens").sign()).height
+    pairs = rows[STREAM].join(rows[VOCABULARY], on=keys, suffix="_tokens")
+    changed = pairs.filter(pl.col("value").sign() != pl.col("value_tokens").sign()).height
     full = (
         f"The median score is {medians[STREAM]} within the stream, {medians[VOCABULARY]} through the vocabulary and "
         f"{medians[CENTRED]} with its mean removed. By chance these scores spread by {spreads[STREAM]}, "
         f"{spreads[VOCABULARY]} and {spreads[CENTRED]} (standard deviation over turned heads). "
-        f"{how_many(changed, both.height).capitalize()} {'change' if changed != 1 else 'changes'} sign between the "
+        f"{how_many(changed, pairs.height).capitalize()} {'change' if changed != 1 else 'changes'} sign between the "
         "stream and the vocabulary."
     )
     short = (

@@ -38,8 +38,8 @@ def definition(params: Params, weights: WeightSource) -> dict[str, pl.DataFrame]
         for name, size in _readers(weights, site, head).items():
             sizes[name][reader] = sqrt(size(torch.eye(writers[0].shape[1], dtype=torch.float64)))
             for writer, matrix in enumerate(writers):
-                whole = sizes[name][reader] * float(matrix.norm())
-                tables[name][reader, writer] = sqrt(size(matrix)) / whole if whole else np.nan
+                size_product = sizes[name][reader] * float(matrix.norm())
+                tables[name][reader, writer] = sqrt(size(matrix)) / size_product if size_product else np.nan
     return _tables(params, weights, heads, {name: tables[name] for name in _QUANTITIES if sizes[name]}, sizes)
 
 

@@ -287,13 +287,13 @@ def _heads_table(
 def _pairs_table(measured: Scores, rows: Mapping[str, list[ReaderRow]], params: Params) -> pl.DataFrame:
     """The possible pairs that exceed the reader's null most, a group of keys and values counted once."""
     selection = Selection.parse(params.at or "all")
-    chosen = selection.resolve({head.site for head in measured.heads}) if params.at else None
+    readers = selection.resolve({head.site for head in measured.heads}) if params.at else None
     can_feed = measured.can_feed()
     table: list[dict[str, object]] = []
     for name, scores_of_pairs in measured.tables.items():
         excess = _excess(scores_of_pairs, rows[name], can_feed)
-        if chosen is not None:
-            is_chosen = [head.number in chosen.get(head.site, ()) for head in measured.heads]
+        if readers is not None:
+            is_chosen = [head.number in readers.get(head.site, ()) for head in measured.heads]
             excess[~np.array(is_chosen)] = -np.inf
         table += _strongest(measured, name, excess, rows[name], params.top)
     return pl.DataFrame(table, schema=PAIRS)

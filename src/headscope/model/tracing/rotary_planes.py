@@ -123,8 +123,8 @@ def _rotary(turns: Float[Tensor, "tokens width width"]) -> Rotary | str | None:
             turns[step, first, second] - turns[step, second, first],
             turns[step, first, first] + turns[step, second, second],
         )
-        whole = torch.round((step * angle - measured) / (2 * torch.pi)) if step > 1 else torch.zeros_like(angle)
-        angle = (measured + 2 * torch.pi * whole) / step
+        full_turns = torch.round((step * angle - measured) / (2 * torch.pi)) if step > 1 else torch.zeros_like(angle)
+        angle = (measured + 2 * torch.pi * full_turns) / step
         step *= 2
     rotary = Rotary(width, first, second, angle)
     expected = torch.stack([rotary.turn(distance) for distance in range(len(turns))])
