@@ -8,7 +8,7 @@ from torch import Tensor
 
 from headscope.core import Finding, Selection, Site, TextSpec
 from headscope.corpora import Text
-from headscope.errors import UsageError
+from headscope.errors import UsageError, VariantRefused
 from headscope.experiments.experiment import Display, Experiment, short_table
 from headscope.experiments.why.causal_checks import PatchedRun, Sums, pair_contrasts, patched_run, side_sums
 from headscope.experiments.why.figures import figures
@@ -83,7 +83,11 @@ def explained(
     needs_repeat: bool = False,
 ) -> Explanation:
     """Everything that is measured about one head on one text."""
-    stream = model.written(tokens[None], site.stack)
+    try:
+        stream = model.written(tokens[None], site.stack)
+    except VariantRefused as error:
+        hint = "choose a model that norms before its parts; `headscope head MODEL HEAD` draws a head of this one"
+        raise VariantRefused(error.message, hint=hint) from error
     terms = score_terms(model, tokens, site, head, stream)
     pairs = target_pairs(terms, tokens, params, needs_repeat=needs_repeat)
     generator = torch.Generator().manual_seed(params.seed)
@@ -203,7 +207,7 @@ def _method(explanation: Explanation, origin: str, params: Params) -> str:
     )
     return (
         f"{origin}{pair_words}{sink} Exact: {len(terms.writers)} writers add up to the model's scores (largest "
-        f"difference {score_error:.1g} of the largest score), and the pattern rebuilt from them is the model's (largest "
-        f"difference {pattern_error:.1g}). Null: {params.draws} draws of a random earlier key for each query. "
+        f"difference {score_error:.1g} of the largest score), and the pattern rebuilt from them is the model's "
+        f"(largest difference {pattern_error:.1g}). Null: {params.draws} draws of a random earlier key for each query. "
         "Paths are removed from the model by a zero in the place of what the writer gives, with the norm computed anew."
     )

@@ -22,8 +22,8 @@ from headscope.model.session.written_stream import WrittenStream
 class LogitEffect:
     """Means over the queries, in logits.
 
-    `direct` is on the token at the key, `on_other_tokens` on those at the other keys; `logit` is what the model gives to
-    the token at the key, `ablated` the same without the head.
+    `direct` is on the token at the key, `on_other_tokens` on those at the other keys; `logit` is what the model gives
+    to the token at the key, `ablated` the same without the head.
     """
 
     direct: float

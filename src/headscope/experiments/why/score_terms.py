@@ -15,7 +15,7 @@ from torch import Tensor
 from headscope.core import Site
 from headscope.errors import NumericsError, VariantRefused
 from headscope.model.model import Model
-from headscope.model.session.position_maps import PositionMap, position_maps
+from headscope.model.session.position_maps import PositionMap, following_layer, position_maps
 from headscope.model.session.written_stream import REST, Reader, WrittenStream
 
 Side = Literal["key", "query"]
@@ -174,7 +174,7 @@ def _captured(
 ) -> tuple[dict[str, Tensor], torch.dtype]:
     with model.session() as session:
         captured = session.capture("q", "k", "scores", "pattern", "scale", at=label)
-        session.run(tokens, head=False)
+        session.run(tokens, head=False, stop_at=following_layer(model, site))
         tensors = {name: by_site[site] for name, by_site in captured.take().items()}
     dtype = tensors["q"].dtype
     return {
@@ -189,7 +189,7 @@ def _mask(
     with model.session() as session:
         session.patch(label, "scores", "zero")
         captured = session.capture("pattern", at=label)
-        session.run(tokens, head=False)
+        session.run(tokens, head=False, stop_at=following_layer(model, site))
         even = captured.take()["pattern"][site][0, 0].cpu().double()
     visible = even > 0
     last = int(visible.sum(-1).argmax())

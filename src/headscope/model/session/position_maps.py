@@ -59,9 +59,15 @@ def position_maps(model: "Model", tokens: Tensor, site: Site, head: int) -> dict
     with model.session() as session:
         captured = session.capture("q", "k", "q_proj", "k_proj", at=label)
         with probes.asked_within(session):
-            session.run(tokens, head=False)
+            session.run(tokens, head=False, stop_at=following_layer(model, site))
         tensors = {name: by_site[site][0, 0] for name, by_site in captured.take().items()}
     return {letter: _fitted(probes.answers[letter], tensors, letter, label) for letter in _LETTERS}
+
+
+def following_layer(model: "Model", site: Site) -> str | None:
+    """Where a forward may end that only this site is watched in; None where it is the last of its stack."""
+    later = [other for other in model.sites_of_stack(site.stack) if other.layer > site.layer]
+    return later[0].label if later and later[0].kind == "self" else None
 
 
 class _Probes:
