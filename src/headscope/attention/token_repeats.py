@@ -20,7 +20,7 @@ NEAR = (1, 2, 3, 4)
 # Columns: NEAR, N − 1, N, keys after copies, their controls.
 COLUMNS = len(NEAR) + 4
 # Rows of the pattern that are computed at a time.
-BLOCK = 128
+BLOCK = 64
 
 _NOWHERE = -1  # no token has this id
 
