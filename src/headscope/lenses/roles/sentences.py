@@ -97,8 +97,8 @@ def _count_headline(tables: Tables) -> Headline | None:
             f"counted{compared}."
         )
         return Headline(full, f"None of {roles.height} heads has a role{compared}.", 0.0)
-    held = heads.filter("has_role").unique(["stack", "kind", "layer", "head", "role"])
-    counts = held["role"].value_counts(name="heads").sort(["heads", "role"], descending=[True, False])
+    role_rows = heads.filter("has_role").unique(["stack", "kind", "layer", "head", "role"])
+    counts = role_rows["role"].value_counts(name="heads").sort(["heads", "role"], descending=[True, False])
     listed = ", ".join(f"{role} ({number})" for role, number in counts.iter_rows())
     strongest = named.sort("value", maintain_order=True).row(-1, named=True)
     mass = estimate(strongest, null=float(strongest["threshold"]), percent=True)
