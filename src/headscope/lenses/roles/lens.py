@@ -71,6 +71,7 @@ class Roles(TextLens[Params, State]):
             tokens=_INITIALISED_TOKENS,
             pieces=True,
             made=made_windows(params),
+            reads_text=params.with_text,
         )
 
     def start(self, params: Params, model: ModelSpec, sites: tuple[Site, ...], text: TextSize) -> State:

@@ -16,6 +16,7 @@ class Params:
     sequences: int = field(default=24, metadata={"help": "sequences of repeated tokens, at least 2"})
     ids: str = field(default="", metadata={"help": "range of token ids to draw from, as 100-49052; all ordinary ones"})
     margin: float = field(default=0.1, metadata={"help": "mass by which a role must exceed every null, 0 to 1"})
+    with_text: bool = field(default=True, metadata={"help": "read the text too; without it no tokenizer is needed"})
 
     def id_range(self) -> tuple[int, int] | None:
         """The first and the last id to draw from; None for all ordinary tokens."""
