@@ -18,7 +18,7 @@ from headscope.lenses.roles.sentences import sentences
 from headscope.lenses.roles.settings import Params
 from headscope.lenses.roles.tables import FEW_REPEATED, FRESH, REPEATED, TEXT
 from headscope.lenses.roles.token_windows import INITIALISED, RandomTokens, made_windows
-from headscope.model.model import Model
+from headscope.model.model import Model, open_model
 from headscope.pipeline import measure
 from headscope.pipeline.made_windows import make_windows
 from headscope.pipeline.subject import Subject
@@ -26,6 +26,7 @@ from tests.contract.test_lenses import differences
 from tests.lenses.asking import begin, defined, finish, update
 from tests.lenses.planted import SPEC, site, softmax
 from tests.lenses.sentence_checks import assert_well_formed
+from tests.model.families import DISPATCHING, OUTSIDE
 from tests.model.test_fidelity import eager_maps
 
 PARAMS = Params(tokens=12, sequences=4)
@@ -259,3 +260,17 @@ def test_scores_are_those_of_transformers_maps(tiny: Model, tiny_finding):
         means = nulls[of].double().numpy()[:, :, queries, queries - 39].mean((0, 2))
         for head, mean in enumerate(means):
             assert score(tiny_finding, head, "induction", layer=of.layer)["null"] == pytest.approx(mean, abs=1e-5)
+
+
+FAMILIES = [family for family in (*DISPATCHING, *OUTSIDE) if family.name in ("llama_gqa", "bert", "t5", "bloom")]
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_no_head_of_a_random_model_has_a_role(family):
+    """Without a tokenizer; also encoders, two stacks, and a family that is watched at its softmax."""
+    model = open_model(family.build())
+    finding = measure(model, lenses=["roles"], params={"roles": {"with_text": False, "sequences": 6}})["roles"]
+    assert finding.status == "ok", finding.reason
+    assert finding.tables["roles"]["role"].null_count() == finding.tables["roles"].height > 0
+    assert finding.tables["heads"]["kind"].unique().to_list() == ["self"]
+    assert ("Cross-attention is left out" in finding.method) == (family.name == "t5")

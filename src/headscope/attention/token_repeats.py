@@ -20,7 +20,7 @@ NEAR = (1, 2, 3, 4)
 # Columns: NEAR, N − 1, N, keys after copies, their controls.
 COLUMNS = len(NEAR) + 4
 # Rows of the pattern that are computed at a time.
-BLOCK = 128
+BLOCK = 64
 
 _NOWHERE = -1  # no token has this id
 
@@ -83,7 +83,7 @@ def _columns(
         columns += [torch.full_like(columns[0], torch.nan)] * 2
     else:
         pairs = _pairs(tokens.to(weights.device), ahead, queries, keys)
-        columns += [(weights * chosen[:, None]).sum(-1) for chosen in pairs]
+        columns += [(weights * is_pair[:, None]).sum(-1) for is_pair in pairs]
     return torch.stack(columns, -1)
 
 
@@ -97,8 +97,8 @@ def _at_distance(weights: Tensor, ahead: Tensor, distance: int) -> Float[Tensor,
     if not _has_no_gaps(ahead):
         matches = ahead == distance
         index, is_there = matches.int().argmax(-1), matches.any(-1)
-    chosen = weights.gather(-1, index[:, None, :, None].expand(*weights.shape[:3], 1))[..., 0]
-    return chosen * is_there[:, None]
+    weight_there = weights.gather(-1, index[:, None, :, None].expand(*weights.shape[:3], 1))[..., 0]
+    return weight_there * is_there[:, None]
 
 
 def _has_no_gaps(ahead: Tensor) -> bool:

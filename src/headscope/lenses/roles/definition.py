@@ -55,22 +55,26 @@ def definition(params: Params, weights: WeightSource | None, batches: Sequence[B
 def _estimate(params: Params, site: Site, head: int, key: Key, batches: Sequence[Batch]) -> Row:
     source, role = key
     windows = list(_windows(batches, AS_IS, source, site, head))
-    chosen = [_pairs(params, key, tokens) for _, tokens in windows]
-    masses = [sum(p[i, j] for i, j in pairs) for (p, _), pairs in zip(windows, chosen, strict=True)]
-    queries = [len({i for i, _ in pairs}) for pairs in chosen]
+    pairs_by_window = [_pairs(params, key, tokens) for _, tokens in windows]
+    masses = [sum(p[i, j] for i, j in pairs) for (p, _), pairs in zip(windows, pairs_by_window, strict=True)]
+    queries = [len({i for i, _ in pairs}) for pairs in pairs_by_window]
     n = sum(queries)
     if n == 0:
         return {"queries": 0}
     if role == "prefix matching":
-        controls = [_controls(tokens, pairs) for (_, tokens), pairs in zip(windows, chosen, strict=True)]
+        controls = [_controls(tokens, pairs) for (_, tokens), pairs in zip(windows, pairs_by_window, strict=True)]
         mass = sum(p[i, j] for (p, _), pairs in zip(windows, controls, strict=True) for i, j in pairs)
         n_controls = sum(map(len, controls))
-        null = mass / n_controls * sum(map(len, chosen)) / n if n_controls else None
+        null = mass / n_controls * sum(map(len, pairs_by_window)) / n if n_controls else None
     elif role in ("induction", "duplicate token"):
         null = _mean(params, key, list(_windows(batches, AS_IS, "fresh tokens", site, head)))
     else:
-        shares = [1 / _n_visible(site, i, len(tokens)) for (_, tokens), pairs in zip(windows, chosen, strict=True)
-                  for i, _ in pairs]  # fmt: skip
+        lengths = [len(tokens) for _, tokens in windows]
+        shares = [
+            1 / _n_visible(site, i, length)
+            for length, pairs in zip(lengths, pairs_by_window, strict=True)
+            for i, _ in pairs
+        ]
         null = sum(shares) / n
     interval = clustered_mean(torch.tensor(masses).double(), torch.tensor(queries).double())
     is_known = isfinite(interval.low)
@@ -87,8 +91,8 @@ def _estimate(params: Params, site: Site, head: int, key: Key, batches: Sequence
 
 def _windows(batches: Sequence[Batch], variant: str, source: str, site: Site, head: int) -> Iterator[Window]:
     for batch in batches:
-        made = {"": "text", "few repeated tokens": "repeated tokens"}.get(batch.made, batch.made)
-        if batch.variant == variant and made == source:
+        source_read = {"": "text", "few repeated tokens": "repeated tokens"}.get(batch.made, batch.made)
+        if batch.variant == variant and source_read == source:
             for maps, tokens, real in zip(batch.captures["pattern"][site], batch.tokens, batch.real, strict=True):
                 yield maps[head].double().numpy(), tokens[real].tolist()
 
@@ -110,9 +114,9 @@ def _controls(tokens: list[int], pairs: Pairs) -> Pairs:
 
 
 def _mean(params: Params, key: Key, windows: Sequence[Window]) -> float | None:
-    chosen = [_pairs(params, key, tokens) for _, tokens in windows]
-    n = sum(len({i for i, _ in pairs}) for pairs in chosen)
-    mass = sum(p[i, j] for (p, _), pairs in zip(windows, chosen, strict=True) for i, j in pairs)
+    pairs_by_window = [_pairs(params, key, tokens) for _, tokens in windows]
+    n = sum(len({i for i, _ in pairs}) for pairs in pairs_by_window)
+    mass = sum(p[i, j] for (p, _), pairs in zip(windows, pairs_by_window, strict=True) for i, j in pairs)
     return mass / n if n else None
 
 
@@ -122,21 +126,21 @@ def _n_visible(site: Site, i: int, length: int) -> int:
 
 
 def _roles(rows: Sequence[Row]) -> list[Row]:
-    """For each head the role whose lower end exceeds its threshold by the most, and the others."""
+    """For each head the role whose lower end exceeds its threshold by the most, and its further roles."""
     table = []
     for place in dict.fromkeys((row["stack"], row["kind"], row["layer"], row["head"]) for row in rows):
         of_head = [row for row in rows if (row["stack"], row["kind"], row["layer"], row["head"]) == place]
-        held = [row for row in of_head if row["has_role"]]
+        role_rows = [row for row in of_head if row["has_role"]]
         # Heads rest at the first token when they have nothing else to do.
-        held.sort(key=lambda row: (row["role"] == "first token", row["threshold"] - row["low"]))
-        first = held[0] if held else dict.fromkeys(("role", "source", "value", "low", "high", "threshold"))
-        others = list(dict.fromkeys(row["role"] for row in held if row["role"] != first["role"]))
+        role_rows.sort(key=lambda row: (row["role"] == "first token", row["threshold"] - row["low"]))
+        first = role_rows[0] if role_rows else dict.fromkeys(("role", "source", "value", "low", "high", "threshold"))
+        further_roles = list(dict.fromkeys(row["role"] for row in role_rows if row["role"] != first["role"]))
         table.append(
             {
                 **dict(zip(("stack", "kind", "layer", "head"), place, strict=True)),
                 **{name: first[name] for name in ("role", "source", "value", "low", "high", "threshold")},
-                "further_roles": ", ".join(others) if others else None,
-                "windows": first["windows"] if held else of_head[0]["windows"],
+                "further_roles": ", ".join(further_roles) if further_roles else None,
+                "windows": first["windows"] if role_rows else of_head[0]["windows"],
             }
         )
     return table

@@ -71,6 +71,7 @@ class Roles(TextLens[Params, State]):
             tokens=_INITIALISED_TOKENS,
             pieces=True,
             made=made_windows(params),
+            reads_text=params.with_text,
         )
 
     def start(self, params: Params, model: ModelSpec, sites: tuple[Site, ...], text: TextSize) -> State:
@@ -230,9 +231,9 @@ def _head_rows(rows: Sequence[Row]) -> Iterator[Row]:
     for row in rows:
         by_head.setdefault(tuple(row[name] for name in columns), []).append(row)
     for key, head_rows in by_head.items():
-        held = sorted((row for row in head_rows if row["has_role"]), key=_rank, reverse=True)
-        main: Row = held[0] if held else {}
-        further = dict.fromkeys(str(row["role"]) for row in held if row["role"] != main["role"])
+        role_rows = sorted((row for row in head_rows if row["has_role"]), key=_rank, reverse=True)
+        main: Row = role_rows[0] if role_rows else {}
+        further = dict.fromkeys(str(row["role"]) for row in role_rows if row["role"] != main["role"])
         yield {
             **dict(zip(columns, key, strict=True)),
             **{name: main.get(name) for name in ("role", "source", "value", "low", "high", "threshold")},

@@ -10,6 +10,7 @@ from headscope.lenses.shared.effects import share_effect
 from headscope.lenses.shared.estimates import estimate, how_many
 from headscope.lenses.shared.phrases import percent, windows_phrase
 from headscope.lenses.shared.plots import label_of
+from headscope.lenses.shared.written_numbers import counted
 
 # Role → the noun for its heads, where they look, and what the null is.
 _WORDS = {
@@ -96,8 +97,8 @@ def _count_headline(tables: Tables) -> Headline | None:
             f"counted{compared}."
         )
         return Headline(full, f"None of {roles.height} heads has a role{compared}.", 0.0)
-    held = heads.filter("has_role").unique(["stack", "kind", "layer", "head", "role"])
-    counts = held["role"].value_counts(name="heads").sort(["heads", "role"], descending=[True, False])
+    role_rows = heads.filter("has_role").unique(["stack", "kind", "layer", "head", "role"])
+    counts = role_rows["role"].value_counts(name="heads").sort(["heads", "role"], descending=[True, False])
     listed = ", ".join(f"{role} ({number})" for role, number in counts.iter_rows())
     strongest = named.sort("value", maintain_order=True).row(-1, named=True)
     mass = estimate(strongest, null=float(strongest["threshold"]), percent=True)
@@ -105,6 +106,6 @@ def _count_headline(tables: Tables) -> Headline | None:
     count = f"{how_many(named.height, roles.height).capitalize()} {verb} a role"
     full = (
         f"{count}, and some have several: {listed}. {label_of(strongest)} has the most mass in its main role, "
-        f"{strongest['role']}: {mass.value} ({mass.interval}; {windows}){compared}."
+        f"{strongest['role']}: {mass.value} ({mass.interval}; {counted(strongest['windows'], 'window')}){compared}."
     )
     return Headline(full, f"{count}{compared}.", named.height / roles.height)

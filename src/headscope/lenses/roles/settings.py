@@ -1,6 +1,5 @@
 """What can be chosen for the lens `roles`."""
 
-import re
 from dataclasses import dataclass, field
 
 from headscope.errors import UsageError
@@ -17,18 +16,19 @@ class Params:
     sequences: int = field(default=24, metadata={"help": "sequences of repeated tokens, at least 2"})
     ids: str = field(default="", metadata={"help": "range of token ids to draw from, as 100-49052; all ordinary ones"})
     margin: float = field(default=0.1, metadata={"help": "mass by which a role must exceed every null, 0 to 1"})
+    with_text: bool = field(default=True, metadata={"help": "read the text too; without it no tokenizer is needed"})
 
     def id_range(self) -> tuple[int, int] | None:
         """The first and the last id to draw from; None for all ordinary tokens."""
         if not self.ids.strip():
             return None
-        match = re.fullmatch(r"\s*(\d+)\s*-\s*(\d+)\s*", self.ids)
-        if match is None or int(match[1]) > int(match[2]):
+        ends = [part.strip() for part in self.ids.split("-")]
+        if len(ends) != 2 or not all(end.isdecimal() for end in ends) or int(ends[0]) > int(ends[1]):
             raise UsageError(
                 f"ids={self.ids!r} cannot be read: expected two whole numbers, the smaller one first",
                 hint="write for example 100-49052",
             )
-        return int(match[1]), int(match[2])
+        return int(ends[0]), int(ends[1])
 
     def check(self) -> None:
         """Refuse sizes that cannot be measured."""

@@ -49,8 +49,8 @@ def made_sums(rows: RowStatistics, masses: Float[Tensor, "windows heads queries 
     n_near = len(NEAR)
     positions = torch.arange(masses.shape[2])
     counted = (positions > period).expand(len(masses), -1)
-    near, one_less, whole = masses[..., :n_near], masses[..., n_near], masses[..., n_near + 1]
-    return _plain_sums(rows, (one_less, whole, *near.unbind(-1), rows.first, rows.diagonal), counted)
+    near, after_copy, copy = masses[..., :n_near], masses[..., n_near], masses[..., n_near + 1]
+    return _plain_sums(rows, (after_copy, copy, *near.unbind(-1), rows.first, rows.diagonal), counted)
 
 
 def text_sums(batch: Batch, rows: RowStatistics, masses: Float[Tensor, "windows heads queries kinds"]) -> Sums:
