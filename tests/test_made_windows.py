@@ -20,7 +20,7 @@ from headscope.errors import CaptureError, UsageError
 from headscope.lenses.lens import AS_IS, Batch, MadeWindows, Measurement, Needs, TextLens, TextSize
 from headscope.model import model as models
 from headscope.model.model import Model
-from headscope.model.ordinary_tokens import ordinary_token_ids
+from headscope.model.ordinary_tokens import first_token_id, ordinary_token_ids
 from headscope.pipeline import measure
 from tests.hostile.broken import save_llama, save_tokenizer
 from tests.model.families import DISPATCHING, OUTSIDE, Family
@@ -182,6 +182,23 @@ def test_windows_follow_from_seed_and_name() -> None:
     long = replace(MADE, length=10_000)
     assert tokens(3, long).shape == (3, 100), "the context of the model"
     assert tokens(3, long, spec=replace(SPEC, context=None)).shape == (3, 10_000)
+
+
+def test_they_are_read_by_the_chosen_forms_alone() -> None:
+    chosen = (replace(MADE, variants=(AS_IS,)), replace(MADE, name="other", variants=("initialised",)))
+    witness = Witness(replace(ALONE, made=chosen, variants=(AS_IS, "initialised")))
+    measure(fake(), lenses=[witness])
+    assert [(batch.variant, batch.made) for batch in witness.batches] == [(AS_IS, "made"), ("initialised", "other")]
+
+
+def test_they_begin_as_texts_do(tiny: Model) -> None:
+    witness = Witness(replace(ALONE, made=(MADE, replace(MADE, name="text", begins=True))))
+    measure(tiny, lenses=[witness])
+    assert made_tokens(witness, "text")[:, 0].unique().tolist() == [tiny.tokenizer.bos_token_id]
+    assert tiny.tokenizer.bos_token_id not in made_tokens(witness)
+    assert first_token_id(None, 9) is None
+    assert first_token_id(SimpleNamespace(bos_token_id=None, cls_token_id=3), 9) == 3
+    assert first_token_id(SimpleNamespace(bos_token_id=12), 9) is None
 
 
 # --- what they are made of

@@ -34,6 +34,7 @@ AXES: dict[str, str] = {
     "sampled_rows": "queries at equal steps, at most 16",
     "sampled_queries": "queries in runs of eight at every distance before the end of a window; all in a short window",
     "sampled_keys": "keys in the same runs",
+    "key_kinds": "the keys 1, 2, 3, 4, N − 1 and N before the query; keys after copies of its token; their controls",
 }
 
 LETTERS: dict[str, str] = {

@@ -21,6 +21,7 @@ from headscope.attention.statistics import Request
 from headscope.core import Curves, Embedding, HeatMap, Histogram, WeightStatus
 from headscope.lenses import lenses
 from headscope.lenses.lens import AS_IS, Batch, Needs
+from headscope.pipeline.fold import is_shown
 from headscope.pipeline.made_windows import make_windows
 from headscope.pipeline.site_assembly import joined
 from headscope.pipeline.subject import Subject
@@ -85,7 +86,8 @@ def shown_to(lens, model: Planted, params, **options) -> list[Batch]:
     fresh = Planted({of: gaussian_weights(of, seed=50) for of in model.sites}, model.spec)
     shown = {AS_IS: read_by(needs, model, **options)}
     other = read_by(needs, fresh, **options) if len(needs.variants) > 1 else []
-    return [replace(batch, variant=variant) for variant in needs.variants for batch in shown.get(variant, other)]
+    parts = [replace(batch, variant=variant) for variant in needs.variants for batch in shown.get(variant, other)]
+    return [part for part in parts if is_shown(part, needs)]
 
 
 def read_by(needs: Needs, model: Planted, **options) -> list[Batch]:

@@ -13,7 +13,20 @@ from torch import Tensor
 from headscope.attention.call import Call
 from headscope.attention.maps import pairs_of, score_rows
 from headscope.attention.statistics import Request, pattern_statistics, uniform_statistics
-from headscope.core import AfterHeads, Embedding, FeedForward, HeadWeights, ModelSpec, Site, Vocabulary, WeightStatus
+from headscope.attention.token_repeats import repeat_masses_of
+from headscope.core import (
+    AfterHeads,
+    Embedding,
+    FeedForward,
+    HeadWeights,
+    ModelSpec,
+    Rotary,
+    Site,
+    StreamNorm,
+    StreamReading,
+    Vocabulary,
+    WeightStatus,
+)
 from headscope.errors import WeightsRefused
 from headscope.lenses.lens import AS_IS, Batch
 from headscope.shapes import CORNER
@@ -41,6 +54,20 @@ class Planted:
     vectors: dict[Embedding, Tensor] = field(default_factory=dict)
     embedding_notes: tuple[str, ...] = ()
     vocabulary: Vocabulary | None = None
+    stream: StreamReading | None = None
+    turns: dict[Site, Rotary] = field(default_factory=dict)
+
+    def stream_reading(self) -> StreamReading:
+        """Norms with different gains before each site; the first site takes the mean away."""
+        if self.stream is not None:
+            return self.stream
+        names = range(len(self.sites) + 1)
+        width = self.spec.d_model
+        norms = [StreamNorm(name == 0, gain, 0.1 * gain) for name in names for gain in [gains(width, name)]]
+        return StreamReading(dict(zip(self.sites, norms, strict=False)), final=norms[-1], output="output")
+
+    def rotary(self, of: Site) -> Rotary | None:
+        return self.turns.get(of)
 
     @property
     def embeddings(self) -> tuple[Embedding, ...]:
@@ -76,6 +103,11 @@ class Planted:
         summed = stream + torch.einsum("whtv,hvo->wto", z, self.weights_of[of].w_o.to(z.dtype))
         normed = summed / summed.square().mean(-1, keepdim=True).sqrt()
         return AfterHeads(normed, summed + torch.relu(normed @ up) @ down)
+
+
+def gains(width: int, seed: int) -> Tensor:
+    """The gain of a norm: no two channels alike."""
+    return 0.5 + torch.rand(width, generator=torch.Generator().manual_seed(400 + seed), dtype=torch.float64)
 
 
 def head_weights(of: Site, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_o: Tensor) -> HeadWeights:
@@ -224,6 +256,7 @@ def batches(
         )  # fmt: skip
         captures: dict[str, dict[Site, Tensor]] = {name: {} for name in names}
         real = torch.zeros(0)
+        tokens = torch.randint(2, (len(lengths), n), generator=torch.Generator().manual_seed(2 + seed))
         for number, of in enumerate(model.sites):
             pattern, call, real = attention(model.weights_of[of], lengths, n, seed=100 * seed + number)
             options = {"real_queries": real, "positional": of.kind == "self"}
@@ -236,12 +269,12 @@ def batches(
             parts["resid"] = parts["x"] = residual(model.weights_of[of], lengths, n, seed=100 * seed + number)
             parts["corner"], parts["corner_z"] = pattern[:, :, :CORNER, :CORNER], parts["z"][:, :, :CORNER]
             parts["corner:256"] = pattern[:, :, :256, :256]
+            parts["repeats:40"] = repeat_masses_of(pattern, 40, tokens if of.kind == "self" else None)
             parts["early"] = pattern[:, :, :CORNER, : CORNER if of.causal else None]
             for name, part in parts.items():
                 captures.setdefault(name, {})[of] = part
         last = {of.stack: of for of in model.sites if of.kind == "self"}.values()
         captures["final"] = {of: residual(model.weights_of[of], lengths, n, seed=100 * seed + 50) for of in last}
-        tokens = torch.randint(2, (len(lengths), n), generator=torch.Generator().manual_seed(2 + seed))
         spelling = tuple(spelled(n) for _ in lengths)
         found.append(Batch(AS_IS, tokens, real, statistics, uniform, captures, spelling))
     return found

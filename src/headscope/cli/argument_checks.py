@@ -53,6 +53,27 @@ def requested_text(spelling: str | None, device: str | None, progress: Progress)
     return None if spelling is None else api.text(spelling, progress=progress.step)
 
 
+def stated_sentence(text: str | None) -> str | None:
+    """The text itself, where an option holds several words that are no file; else None."""
+    is_sentence = text is not None and len(text.split()) > 1 and not is_file(text)
+    return text if is_sentence else None
+
+
+def sentence_text(sentence: str) -> "Text":
+    """A sentence of the command line as a text."""
+    from headscope import api
+
+    return api.Text("text of the command line", (sentence,))
+
+
+def is_file(path: str) -> bool:
+    """Whether there is such a file; a sentence may be longer than any name of a file."""
+    try:
+        return Path(path).exists()
+    except (OSError, ValueError):
+        return False
+
+
 def check_table(name: str | None, tables: Sequence[str], owner: str) -> None:
     """Refuse a table that a lens or an experiment does not make; without a list of tables nothing is refused."""
     if name is not None and tables and name not in tables:

@@ -9,7 +9,13 @@ import typer
 from typer.core import TyperGroup
 
 from headscope.catalogue import Member, check_writer, command_of, experiment_members
-from headscope.cli.argument_checks import check_request, check_table, requested_text
+from headscope.cli.argument_checks import (
+    check_request,
+    check_table,
+    requested_text,
+    sentence_text,
+    stated_sentence,
+)
 from headscope.cli.member_commands import (
     REQUIRED,
     Arguments,
@@ -19,7 +25,18 @@ from headscope.cli.member_commands import (
     setting_values,
     table_option,
 )
-from headscope.cli.options import Device, Form, Hub, Model, Seed, TextFile, examples, paragraphs
+from headscope.cli.options import (
+    Device,
+    Form,
+    Hub,
+    Model,
+    ModelOrTiny,
+    Seed,
+    TextFile,
+    TextOrSentence,
+    examples,
+    paragraphs,
+)
 from headscope.cli.output import Format, check_destination, show_experiment
 from headscope.cli.progress_display import shown_progress
 from headscope.errors import HeadscopeError
@@ -92,12 +109,13 @@ def command_of_experiment(member: Member) -> Any:
         "device": (Device, None),
         "form": (Form, Format.TABLE),
     }
-    options = option_arguments(member, {"model": (Model, REQUIRED), **common})
+    model = (ModelOrTiny, command.default_model) if command.default_model else (Model, REQUIRED)
+    options = option_arguments(member, {"model": model, **common})
     options.pop("seed", None)
     if "text" in options:
-        options["text"] = (TextFile, None)
+        options["text"] = (TextOrSentence if command.reads_sentences else TextFile, None)
     form = common.pop("form")
-    arguments = {"model": (Model, REQUIRED), **options, **common, "seed": (Seed, 0), "form": form}
+    arguments = {"model": model, **options, **common, "seed": (Seed, 0), "form": form}
     return member_command(
         member,
         partial(_answer, member),
@@ -139,13 +157,14 @@ def _answer(
     command = command_of(member)
     check_table(table, command.tables, f"experiment {member.name!r}")
     settings = setting_values(member, words)
-    check_request(model, hub=hub, text=settings.get("text"), out=out)
+    sentence = stated_sentence(settings.get("text")) if command.reads_sentences else None
+    check_request(model, hub=hub, text=None if sentence else settings.get("text"), out=out)
     if command.needs_writer:
         check_writer(model, f"`headscope {' '.join(command.path)}`")
     with shown_progress() as progress:
         from headscope import api
 
-        text = requested_text(settings.get("text"), device, progress)
+        text = sentence_text(sentence) if sentence else requested_text(settings.get("text"), device, progress)
         params = member.settings(**settings) if text is None else member.settings(**{**settings, "text": text})
         run = api.run_experiment(member.name, model, params, hub=hub, device=device, out=out, progress=progress)
     show_experiment(run[member.name], api.experiment_named(member.name).show, form, table, out)

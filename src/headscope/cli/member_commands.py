@@ -11,6 +11,7 @@ The type and the default of a field are those of the option. A tuple takes sever
     separator   what separates the values of a field that holds several in one string: "," or " "
     numbers     whether several numbers may follow the option: `--scale 1/4 1/2 2`
     positional  whether a tuple takes the arguments after the model in Python
+    argument    whether it is an argument after the model, and no option; in Python it may be given by its position
 
 A member of another package that is broken is a command too: its help says why, and who runs it gets the error.
 """
@@ -168,6 +169,10 @@ def _option(field: "dataclasses.Field[Any]", hint: Any, panel: str | None) -> tu
     kind = _without_none(hint)
     is_list = get_origin(kind) is tuple or "separator" in field.metadata
     name = option_name(field)
+    if field.metadata.get("argument"):
+        metavar = field.metadata.get("metavar", field.name.upper())
+        argument = typer.Argument(metavar=metavar, help=setting_help(field), show_default=False)
+        return Annotated[hint, argument], field.default
     option = typer.Option(
         f"{name}/--no-{name.removeprefix('--')}" if hint is bool else name,
         metavar=field.metadata.get("metavar", _list_metavar(kind) if is_list else None),

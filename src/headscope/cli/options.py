@@ -43,6 +43,15 @@ TextFile = Annotated[
         "NAME:test are parts of it. Default: a text that ships with headscope.",
     ),
 ]
+TextOrSentence = Annotated[
+    str | None,
+    typer.Option(
+        "--text",
+        metavar="TEXT",
+        help="The text itself (several words), a UTF-8 file, - for standard input, or a name that `headscope data` "
+        "lists. Default: see above.",
+    ),
+]
 Hub = Annotated[bool, typer.Option("--hub", help="Allow fetching the model from the hub.")]
 Device = Annotated[
     str | None,

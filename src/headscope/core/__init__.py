@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from headscope.core.run import Run, TextSpec
     from headscope.core.selection import Selection
     from headscope.core.site import Site
+    from headscope.core.stream_reading import Rotary, StreamNorm, StreamReading
     from headscope.core.token_map import TokenMap
     from headscope.core.verdict import MEANINGS, Comparison, Entry, Evidence, Ledger, Source, Trend, Verdict, verdict_of
     from headscope.core.weights import (
@@ -56,12 +57,15 @@ __all__ = [
     "ModelSpec",
     "Mosaic",
     "Network",
+    "Rotary",
     "Run",
     "Selection",
     "Series",
     "Site",
     "SitePatterns",
     "Source",
+    "StreamNorm",
+    "StreamReading",
     "TextSpec",
     "TokenMap",
     "Trend",
@@ -85,6 +89,7 @@ __getattr__ = lazy_names(
         "run": "Run TextSpec",
         "selection": "Selection",
         "site": "Site",
+        "stream_reading": "Rotary StreamNorm StreamReading",
         "token_map": "TokenMap",
         "verdict": "MEANINGS Comparison Entry Evidence Ledger Source Trend Verdict verdict_of",
         "weights": "AfterHeads Embedding FeedForward HeadWeights Vocabulary WeightSource WeightStatus",

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from headscope.core.model_spec import ModelSpec
 from headscope.core.site import Site, Stack
+from headscope.core.stream_reading import Rotary, StreamReading
 
 
 @dataclass(frozen=True)
@@ -198,5 +199,19 @@ class WeightSource(Protocol):
         """What the rest of a site's layer computes from a stream and its heads' outputs.
 
         Raises `WeightsRefused` where this is unknown: for weights in a file, and for a layer that attends twice.
+        """
+        ...
+
+    def stream_reading(self) -> StreamReading:
+        """The norms between the stream and the heads.
+
+        Raises `WeightsRefused` for weights in a file: norms are found in a model that runs (`Needs.built`).
+        """
+        ...
+
+    def rotary(self, site: Site) -> Rotary | None:
+        """How a site turns its queries and keys with the position; None where it does not.
+
+        Raises `WeightsRefused` where positions enter in another way, and for weights in a file.
         """
         ...

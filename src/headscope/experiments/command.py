@@ -8,7 +8,9 @@ class Command:
     """Where an experiment is found (`headscope study fewshot`) and the help that people read there.
 
     `path` has one word or several; the words before the last name a group. `tables` are those that `--table` can name,
-    the main one first. `needs_writer` says that the model must predict the next token.
+    the main one first. `needs_writer` says that the model must predict the next token. `default_model` is used where no
+    model is named; without it one must be. With `reads_sentences`, `--text` also takes the text itself: several words
+    that are no file.
     """
 
     path: tuple[str, ...]
@@ -16,3 +18,5 @@ class Command:
     examples: tuple[str, ...] = ()
     tables: tuple[str, ...] = ()
     needs_writer: bool = False
+    default_model: str = ""
+    reads_sentences: bool = False

@@ -2,7 +2,8 @@
 
 Every field of `Params` is a keyword argument with the field's type, default and help: `help()` and completion show what
 the settings say. A field with the metadata `positional` takes the arguments after the model instead. None stands for
-the default of a setting, a single value for a tuple of one. Loads no torch.
+the default of a setting, a single value for a tuple of one. Loads no torch. A field with the metadata `argument` may be
+given by its position.
 """
 
 import dataclasses
@@ -46,7 +47,7 @@ def function_of(member: Member, run: Runner) -> Callable[..., "Run"]:
         except TypeError as error:
             raise TypeError(f"{member.name}() {error}") from None
         values = dict(bound.arguments)
-        model = values.pop(MODEL.name)
+        model = values.pop(MODEL.name, command_of(member).default_model)
         common = {name: values.pop(name) for name in COMMON if name in values}
         return run(member.name, model, _params(member, values, common.get("progress")), **common)
 
@@ -79,7 +80,9 @@ def _signature(member: Member) -> inspect.Signature:
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
         for name, (annotation, default, _) in COMMON.items()
     ]
-    parameters = [MODEL, *sorted(settings, key=lambda parameter: parameter.kind), *common]
+    default = command_of(member).default_model
+    model = MODEL.replace(default=default) if default else MODEL
+    parameters = [model, *sorted(settings, key=lambda parameter: parameter.kind), *common]
     return inspect.Signature(parameters, return_annotation="Run")
 
 
@@ -87,7 +90,8 @@ def _parameter(field: "dataclasses.Field[Any]", hint: Any) -> inspect.Parameter:
     if field.metadata.get("positional"):
         annotation = get_args(_without_none(hint))[0]
         return inspect.Parameter(field.name, inspect.Parameter.VAR_POSITIONAL, annotation=annotation)
-    keyword = inspect.Parameter.KEYWORD_ONLY
+    by_position = field.metadata.get("argument", False)
+    keyword = inspect.Parameter.POSITIONAL_OR_KEYWORD if by_position else inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(field.name, keyword, annotation=field.type, default=field.default)
 
 
@@ -95,7 +99,7 @@ def _docstring(member: Member) -> str:
     summary, _, _ = command_of(member).help.partition("\n\n")
     fields = dataclasses.fields(member.settings)
     arguments = {
-        MODEL.name: "A model, or what `open` takes.",
+        MODEL.name: f"A model, or what `open` takes.{_default_words(member)}",
         **{field.name: setting_help(field) for field in fields if field.metadata.get("positional")},
         **{field.name: setting_help(field) for field in fields if not field.metadata.get("positional")},
         **{name: text for name, (_, _, text) in COMMON.items()},
@@ -113,6 +117,11 @@ def _docstring(member: Member) -> str:
             "    UsageError: The arguments make no sense, or the experiment cannot be done with this model.",
         ]
     )
+
+
+def _default_words(member: Member) -> str:
+    default = command_of(member).default_model
+    return f" Default: `{default}`." if default else ""
 
 
 def _argument_lines(name: str, text: str) -> str:
@@ -139,14 +148,13 @@ def _converted(name: str, hint: Any, value: Any) -> Any:
     """The value as its setting holds it: a sequence as a tuple, what is spelled as a string or an enum."""
     plain = _without_none(hint)
     if value is None or get_origin(plain) is not tuple:
-        return value
+        return value if value is None else _element(name, plain, value)
     values = value if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
-    return tuple(_element(name, get_args(plain)[0], element) for element in values)
+    kind = get_args(plain)[0]
+    return tuple(str(element) if kind is str else _element(name, kind, element) for element in values)
 
 
 def _element(name: str, kind: Any, value: Any) -> Any:
-    if kind is str:
-        return str(value)
     if not (isinstance(kind, type) and issubclass(kind, Enum)):
         return value
     try:

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 ORDER = (
     "spectra",
     "focus",
+    "roles",
     "alignment",
+    "circuits",
+    "composition",
     "likeness",
     "embeddings",
     "gaussian",

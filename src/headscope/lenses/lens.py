@@ -102,13 +102,20 @@ class MadeWindows:
     `make` is called once with the ids of the ordinary tokens (no special and no unused ones; without a tokenizer all
     ids that the model embeds), a generator whose seed follows from the run's seed and `name`, the count, and the
     length, or the model's context where that is shorter. It returns the ids, in int64. Lenses that ask for equal
-    windows share them.
+    windows share them. With `begins` the token that begins a text, if the tokenizer has one, then replaces the first
+    token of each window. `variants` are the forms of the model that read them, by default all that the lens asks for.
     """
 
     name: str
     count: int
     length: int
     make: Callable[[Int[Tensor, " ids"], torch.Generator, int, int], Int[Tensor, "count length"]]
+    begins: bool = False
+    variants: tuple[str, ...] | None = None
+
+    def is_read_by(self, variant: str) -> bool:
+        """Whether a form of the model reads these windows."""
+        return self.variants is None or variant in self.variants
 
 
 @dataclass(frozen=True)
@@ -139,9 +146,13 @@ class Needs:
     at once. A piece holds whole sites: the pipeline waits until everything that this lens needs of a site is there, or
     the forward has ended, and hands each site over once per batch, the first site of a stack before the others of the
     stack. All pieces of a batch have the same tokens; a whole batch is a piece too.
+
+    `built` asks for the weights of a model that is built, not of a file alone: norms and turns by position
+    (`WeightSource.stream_reading`, `WeightSource.rotary`) are found in a model that runs.
     """
 
     weights: bool = False
+    built: bool = False
     statistics: Request | None = None
     captures: frozenset[str] = frozenset()
     welcome: frozenset[str] = frozenset()

@@ -1,4 +1,4 @@
-"""The ids of the tokens that texts are made of."""
+"""The ids of the tokens that texts are made of, and of the token that begins them."""
 
 import re
 from typing import Any
@@ -29,6 +29,15 @@ def ordinary_token_ids(tokenizer: Any | None, vocabulary: int) -> Int[Tensor, " 
         if token < vocabulary and token not in special and not _RESERVED.fullmatch(name)
     }
     return torch.tensor(sorted(ids), dtype=torch.long)
+
+
+def first_token_id(tokenizer: Any | None, vocabulary: int) -> int | None:
+    """The id of the token that begins a text (bos, or cls in encoders); None where the tokenizer has none."""
+    for name in ("bos_token_id", "cls_token_id"):
+        token = getattr(tokenizer, name, None)
+        if isinstance(token, int) and 0 <= token < vocabulary:
+            return token
+    return None
 
 
 def _added_special_ids(tokenizer: Any) -> list[int]:

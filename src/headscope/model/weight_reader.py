@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from headscope.core.model_spec import ModelSpec
 from headscope.core.site import Site
+from headscope.core.stream_reading import Rotary, StreamReading
 from headscope.core.weights import AfterHeads, Embedding, FeedForward, HeadWeights, Vocabulary, WeightStatus
 from headscope.errors import CheckpointError, WeightsRefused
 from headscope.model.formats.checkpoint import Checkpoint
@@ -119,6 +120,20 @@ class FileMatrices:
         return tensor
 
 
+@runtime_checkable
+class StreamSource(Protocol):
+    """Norms and turns of a built model."""
+
+    @property
+    def reading(self) -> StreamReading:
+        """The norms between the stream and the heads."""
+        ...
+
+    def rotary(self, site: Site) -> Rotary | None:
+        """How a site turns its queries and keys."""
+        ...
+
+
 # Runs the rest of a site's layer on a stream and on the outputs of its heads.
 LayerRunner = Callable[[Site, Tensor, Tensor], AfterHeads]
 
@@ -138,10 +153,11 @@ class PlannedWeights:
         method: str,
         tokenizer: Callable[[], Any | None],
         rest_of_layer: LayerRunner | None = None,
+        stream: StreamSource | None = None,
     ) -> None:
         self._spec, self._plans, self._matrices, self._method = spec, plans, matrices, method
         self._feed_forward, self._tables = other_weights.feed_forward, other_weights.tables
-        self._tokenizer, self._rest_of_layer = cache(tokenizer), rest_of_layer
+        self._tokenizer, self._rest_of_layer, self._stream = cache(tokenizer), rest_of_layer, stream
 
     @property
     def spec(self) -> ModelSpec:
@@ -234,6 +250,19 @@ class PlannedWeights:
         if self._rest_of_layer is None:
             raise WeightsRefused(f"{site.label}: the weights come from a file, so there is no layer to run")
         return self._rest_of_layer(site, stream, z)
+
+    def stream_reading(self) -> StreamReading:
+        """The norms between the stream and the heads."""
+        return self._built_stream().reading
+
+    def rotary(self, site: Site) -> Rotary | None:
+        """How a site turns its queries and keys with the position; None where it does not."""
+        return self._built_stream().rotary(site)
+
+    def _built_stream(self) -> StreamSource:
+        if self._stream is None:
+            raise WeightsRefused("the weights come from a file, so there are no norms and positions to look at")
+        return self._stream
 
 
 def _heads(matrices: Matrices, rows: Rows) -> Float[Tensor, "some_heads in width"]:

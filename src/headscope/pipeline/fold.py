@@ -59,7 +59,7 @@ class Fold:
 
 def is_shown(batch: Batch, needs: Needs) -> bool:
     """Whether a lens asks for the variant, and for the text or made windows of a batch."""
-    made_names = {made_windows.name for made_windows in needs.made}
+    made_names = {made_windows.name for made_windows in needs.made if made_windows.is_read_by(batch.variant)}
     is_asked_for = batch.made in made_names if batch.made else needs.reads_text or bool(batch.refused)
     return batch.variant in needs.variants and is_asked_for
 

@@ -10,7 +10,7 @@ from headscope.core import ModelSpec
 from headscope.corpora import Windows
 from headscope.errors import LensError
 from headscope.lenses.lens import MadeWindows, Needs
-from headscope.model.ordinary_tokens import ordinary_token_ids
+from headscope.model.ordinary_tokens import first_token_id, ordinary_token_ids
 from headscope.pipeline.subject import Subject
 
 
@@ -47,6 +47,9 @@ def make_windows(request: MadeWindows, subject: Subject, seed: int) -> Windows:
     length = min(request.length, spec.context or request.length)
     tokens = request.make(ids, _generator(seed, request.name), request.count, length)
     _check_tokens(tokens, request, length, spec)
+    first = first_token_id(subject.model.tokenizer, spec.vocabulary) if request.begins else None
+    if first is not None:
+        tokens = torch.cat((torch.full_like(tokens[:, :1], first), tokens[:, 1:]), 1)
     return Windows(tokens, None, 0)
 
 

@@ -107,7 +107,7 @@ def _open(
 ) -> Subject:
     """The model, or its weights alone where no lens wants to see it run."""
     needs = (_needs(question) for question in questions_asked)
-    has_to_run = any(need.text for need in needs if isinstance(need, Needs))
+    has_to_run = any(need.text or need.built for need in needs if isinstance(need, Needs))
     if is_source(model):
         progress.step(f"opening {model}", 0, 1)
     if is_source(model) and not has_to_run:

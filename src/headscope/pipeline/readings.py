@@ -17,23 +17,26 @@ _GLIMPSE = 8
 class Reading:
     """Windows, and the folds that are shown them.
 
-    `made_name` names the windows that a lens made, and is empty for the text.
+    `made_name` names the windows that a lens made, and is empty for the text. `variants` are the forms of the model
+    that read them, None for all.
     """
 
     windows: Windows
     folds: tuple[Fold, ...]
     made_name: str = ""
+    variants: tuple[str, ...] | None = None
 
     def in_variant(self, variant: str) -> "Reading":
         """This reading for the folds that ask for a variant and have not failed."""
+        is_read = self.variants is None or variant in self.variants
         folds = (fold for fold in self.folds if variant in fold.plan.needs.variants and fold.error is None)
-        return replace(self, folds=tuple(folds))
+        return replace(self, folds=tuple(folds) if is_read else ())
 
     def glimpse(self, fold: Fold) -> "Reading":
         """One window, short where it is of the text, for a fold that starts afresh."""
         window = self.windows.batches(1)[0]
         part = window if self.made_name else window[:, :_GLIMPSE]
-        return Reading(Windows(part, None, 0), (replace(fold, error=None),), self.made_name)
+        return Reading(Windows(part, None, 0), (replace(fold, error=None),), self.made_name, self.variants)
 
 
 def readings_of(subject: Subject, windows: Windows | None, folds: Sequence[Fold]) -> list[Reading]:
@@ -52,5 +55,6 @@ def _made_reading(subject: Subject, request: MadeWindows, folds: Sequence[Fold])
     makers = tuple(fold for fold in folds if request in fold.plan.needs.made)
     readings: list[Reading] = []
     with caught(*makers), seeded(makers[0].seed):
-        readings.append(Reading(make_windows(request, subject, makers[0].seed), makers, request.name))
+        windows = make_windows(request, subject, makers[0].seed)
+        readings.append(Reading(windows, makers, request.name, request.variants))
     return readings

@@ -31,7 +31,7 @@ class Circumstances:
             "lens": plan.question.name,
             "params": plan.question.stated_params(),
             # A lens of another package may change them without a change of parameters or of this package's code.
-            "made": [(windows.name, windows.count, windows.length) for windows in plan.needs.made],
+            "made": [(windows.name, windows.count, windows.length, windows.variants) for windows in plan.needs.made],
             "versions": versions(),
             "code": code_digest(),
         }

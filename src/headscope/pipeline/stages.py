@@ -59,7 +59,8 @@ def _runs(folds: Sequence[Fold], seconds: float) -> list[Stage]:
         text_folds = [fold for fold in asking if fold.plan.needs.reads_text]
         if text_folds:
             stages.append(Stage(run_task(variant), seconds * share * len(text_folds)))
-        made_names = dict.fromkeys(request.name for fold in asking for request in fold.plan.needs.made)
+        requests = (request for fold in asking for request in fold.plan.needs.made)
+        made_names = dict.fromkeys(request.name for request in requests if request.is_read_by(variant))
         stages += [Stage(run_task(variant, name), seconds * share) for name in made_names]
     return stages
 

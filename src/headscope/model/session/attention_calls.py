@@ -17,7 +17,14 @@ from headscope.attention.mechanism import Mechanism
 from headscope.attention.statistics import Request, RowStatistics, row_statistics, uniform_statistics
 from headscope.core.site import Site
 from headscope.errors import CaptureError
-from headscope.model.session.captures import Heads, InputQuantity, MapQuantity, OutputQuantity, Quantity
+from headscope.model.session.captures import (
+    Heads,
+    InputQuantity,
+    MapQuantity,
+    OutputQuantity,
+    Quantity,
+    TokenMapQuantity,
+)
 from headscope.model.session.changes import Change, Window
 from headscope.model.session.past_queries import PastQueries
 from headscope.model.session.registered import Registered
@@ -143,9 +150,15 @@ class AttentionCalls:
             for quantity in () if capture.gradient else capture.quantities_at(site):
                 if isinstance(quantity, MapQuantity):
                     heads = capture.at[site]
-                    tensor = self._map(site, call, heads, quantity, raw)
+                    tensor = self._map(site, call, heads, self._bound(quantity, site, call.k.shape[2]), raw)
                     raw = tensor if quantity.name == "scores" else raw
                     capture.keep_own(quantity, site, tensor, self._window(quantity, site, tensor))
+
+    def _bound(self, quantity: MapQuantity, site: Site, n_keys: int) -> MapQuantity:
+        """The quantity for the tokens of the running forward, where it depends on them."""
+        if not isinstance(quantity, TokenMapQuantity):
+            return quantity
+        return quantity.bind(self._windows.position.tokens_of(site, n_keys))
 
     def _map(self, site: Site, call: Call, heads: Heads, quantity: MapQuantity, raw: Tensor | None = None) -> Tensor:
         """A quantity of the map of some heads; `raw` are their scores, where they are known."""

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from headscope.attention.maps import sampled_rows, sampled_tokens
+from headscope.attention.token_repeats import COLUMNS
 from headscope.core.site import Site
 from headscope.shapes import CORNER
 
@@ -58,3 +59,4 @@ ROWS = Axis("sampled_rows", lambda extent: len(range(extent.queries)[sampled_row
 SAMPLED_QUERIES = Axis("sampled_queries", lambda extent: len(sampled_tokens(extent.queries)))
 SAMPLED_KEYS = Axis("sampled_keys", lambda extent: len(sampled_tokens(extent.keys)))
 VISIBLE_KEYS = Axis("visible_keys", _visible_to_first)
+KEY_KINDS = Axis("key_kinds", lambda extent: COLUMNS)

@@ -7,6 +7,7 @@ where the session gets hold of the quantity:
 
 - `InputQuantity`: read off an attention call before anything is computed;
 - `MapQuantity`: computed from the softmax call that the heads amount to, whatever mechanism replaces them;
+- `TokenMapQuantity`: such a quantity that also depends on the tokens that were read;
 - `OutputQuantity`: read off what the heads give, after patches and ablation;
 - `WatchedQuantity`: a tensor that passes elsewhere in the model, or something that follows from it.
 
@@ -24,6 +25,7 @@ from torch import Tensor
 
 from headscope.attention.call import Call
 from headscope.attention.maps import corner, early, pairs_of, pattern, pattern_pairs, score_rows, scores
+from headscope.attention.token_repeats import repeat_masses, repeat_masses_of
 from headscope.core.site import Site
 from headscope.errors import CaptureError, UsageError, WeightsRefused
 from headscope.model.session import axes, places
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from headscope.model.model import Model
 
 Heads = tuple[int, ...]
+# Tokens before a text repeats itself, where no other number is asked for.
+PERIOD = 40
 _POSITIONS = (axes.TOKENS, axes.QUERIES, axes.KEYS)
 MapName = Literal["scores", "pattern"]
 # Where quantities are, in the order of the documentation.
@@ -126,6 +130,16 @@ class MapQuantity(Quantity):
     def off_map(self) -> bool:
         """Whether it can be read off a stored map."""
         return self.cut is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenMapQuantity(MapQuantity):
+    """A quantity of the map that also depends on the tokens that were read.
+
+    `bind` gives the entry for the tokens of a forward, or for None where the keys are not those of its tokens.
+    """
+
+    bind: Callable[[Tensor | None], MapQuantity]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,6 +289,20 @@ def _corner(size: int) -> MapQuantity:
     )
 
 
+def _repeats(period: int, tokens: Tensor | None = None) -> TokenMapQuantity:
+    return TokenMapQuantity(
+        name=f"repeats:{period}",
+        meaning=f"The weights 1, 2, 3, 4, {period - 1} and {period} keys before the query, after copies of its token, "
+        "and on their controls.",
+        axes=(axes.BATCH, axes.HEADS, axes.QUERIES, axes.KEY_KINDS),
+        compute=partial(repeat_masses, period=period, tokens=tokens),
+        of="pattern",
+        cut=partial(repeat_masses_of, period=period, tokens=tokens),
+        part_of_all=False,
+        bind=partial(_repeats, period),
+    )
+
+
 _MAP_AXES = (axes.BATCH, axes.HEADS, axes.QUERIES, axes.KEYS)
 _STREAM_AXES = (axes.BATCH, axes.TOKENS, axes.D_MODEL)
 _SCALE_AXES = (axes.BATCH, axes.TOKENS, axes.SINGLE)
@@ -355,6 +383,13 @@ _ENTRIES: tuple[Quantity, ...] = (
         of="pattern",
         cut=pairs_of,
         part_of_all=False,
+    ),
+    replace(
+        _repeats(PERIOD),
+        name="repeats",
+        meaning="The weights 1, 2, 3, 4, N − 1 and N keys before the query (`repeats:N`; N is 40 without it), on keys "
+        "that follow copies of its token, and on their controls at the same distances.",
+        of_size=_repeats,
     ),
     OutputQuantity(
         name="z",

@@ -193,7 +193,8 @@ class SoftmaxCalls(AttentionCalls, AttentionHandler):
         for capture, quantity in self._map_captures(site, gradient=False):
             if quantity.cut is not None and not self._needs_call(quantity):
                 stored = softmax.pattern if quantity.of == "pattern" else _known_scores(site, softmax)
-                tensor = quantity.cut(stored)
+                bound = self._bound(quantity, site, stored.shape[-1])
+                tensor = (bound.cut or quantity.cut)(stored)
                 capture.keep(quantity, site, tensor, self._window(quantity, site, tensor))
 
     def _capture_computed(self, site: Site) -> None:
@@ -204,7 +205,7 @@ class SoftmaxCalls(AttentionCalls, AttentionHandler):
         call = self._whole_call(site)
         for capture, quantity in quantities:
             if self._needs_call(quantity):
-                tensor = self._map(site, call, capture.at[site], quantity)
+                tensor = self._map(site, call, capture.at[site], self._bound(quantity, site, call.k.shape[2]))
                 capture.keep_own(quantity, site, tensor, self._window(quantity, site, tensor))
 
     def _needs_call(self, quantity: Quantity) -> bool:

@@ -39,6 +39,16 @@ class Visibility:
     mask: Bool[Tensor, "mask_batch mask_heads queries keys"] | None = None
 
 
+@dataclass(frozen=True)
+class Positions:
+    """Where the queries and the keys of a call are in the text, without gaps."""
+
+    first_query: int
+    first_key: int
+    queries: Int[Tensor, "1 queries"]
+    keys: Int[Tensor, "1 keys"]
+
+
 # Options that select keys by content: none of our descriptions covers them.
 _SELECTING = ("indices", "block_indices")
 
@@ -46,14 +56,16 @@ _SELECTING = ("indices", "block_indices")
 class Reader:
     """Translates calls.
 
-    It remembers the translation of a mask, which all layers of a forward share.
+    It remembers positions and the translation of a mask, which all layers of a forward share.
     """
 
     def __init__(self) -> None:
-        self._visibilities: dict[tuple[int | None, ...], tuple[Tensor, Visibility]] = {}
+        self._positions: dict[tuple[int, int, int, int, torch.device], Positions] = {}
+        self._visibilities: dict[tuple[int | None, ...], tuple[Tensor, Visibility, Tensor | None]] = {}
 
     def forget(self) -> None:
-        """Forget the masks: a new forward begins."""
+        """Forget positions and masks: a new forward begins."""
+        self._positions.clear()
         self._visibilities.clear()
 
     def call(self, raw: RawCall, *, query_offset: int | None = None, cross: bool = False) -> Call:
@@ -63,16 +75,16 @@ class Reader:
         """
         if any(raw.options.get(name) is not None for name in _SELECTING):
             raise CaptureError(f"{type(raw.module).__name__} selects keys by content, which headscope cannot describe")
-        query_positions, key_positions = _positions(raw, query_offset, cross)
-        visibility, mask_bias = self._visibility(raw, query_positions, key_positions)
+        positions = self._positions_of(raw, query_offset, cross)
+        visibility, mask_bias = self._visibility(raw, positions)
         bias = _sum(raw.options.get("position_bias"), mask_bias)
-        return Call(
+        call = Call(
             q=raw.query,
             k=raw.key,
             v=raw.value,
             scale=raw.query.shape[-1] ** -0.5 if raw.scaling is None else float(raw.scaling),
-            query_positions=query_positions,
-            key_positions=key_positions,
+            query_positions=positions.queries,
+            key_positions=positions.keys,
             left=visibility.left,
             right=visibility.right,
             key_padding=visibility.key_padding,
@@ -81,40 +93,46 @@ class Reader:
             softcap=raw.options.get("softcap"),
             sinks=raw.options.get("s_aux"),
         )
+        # Reading it off the positions would cost more than all else that is done around the kernel.
+        call.__dict__["offset"] = positions.first_query - positions.first_key
+        return call
 
-    def _visibility(
-        self, raw: RawCall, query_positions: Int[Tensor, "1 queries"], key_positions: Int[Tensor, "1 keys"]
-    ) -> tuple[Visibility, Tensor | None]:
+    def _positions_of(self, raw: RawCall, offset: int | None, cross: bool) -> Positions:
+        queries, keys, device = raw.query.shape[2], raw.key.shape[2], raw.query.device
+        if offset is None:
+            # Without a mask several queries start at position 0 (transformers aligns "causal" top left, which
+            # matters for a cache longer than the text so far); otherwise the queries are the last of the keys.
+            offset = 0 if cross or keys < queries or (raw.mask is None and queries > 1) else keys - queries
+        # A sliding cache holds only the last keys; a static one may hold room for later ones.
+        first_key = 0 if cross else max(0, offset + queries - keys)
+        place = (offset, first_key, queries, keys, device)
+        if place not in self._positions:
+            self._positions[place] = Positions(
+                offset,
+                first_key,
+                torch.arange(offset, offset + queries, device=device)[None],
+                torch.arange(first_key, first_key + keys, device=device)[None],
+            )
+        return self._positions[place]
+
+    def _visibility(self, raw: RawCall, positions: Positions) -> tuple[Visibility, Tensor | None]:
         if raw.mask is None:
-            return Visibility(right=0 if _is_causal(raw, query_positions, key_positions) else None), None
-        allowed, bias = _boolean(raw.mask[..., : raw.key.shape[2]])
+            return Visibility(right=0 if _is_causal(raw, positions) else None), None
         # Tensors of inference mode do not count their writes, so their masks are read each time.
         version = None if raw.mask.is_inference() else raw.mask._version
-        key = (raw.mask.data_ptr(), version, int(query_positions[0, 0]), *raw.query.shape, *raw.key.shape)
-        if version is None or key not in self._visibilities:
+        # A mask that is learnt is read each time too: its bias belongs to a graph.
+        lasts = version is not None and not raw.mask.requires_grad
+        key = (raw.mask.data_ptr(), version, positions.first_query, *raw.mask.shape, *raw.query.shape, *raw.key.shape)
+        if not lasts or key not in self._visibilities:
+            allowed, bias = _boolean(raw.mask[..., : raw.key.shape[2]])
             expanded = allowed.expand(-1, -1, raw.query.shape[2], raw.key.shape[2])
             # The mask is kept with its translation: while it lives its address cannot be reused.
-            described = visibility_of(expanded, query_positions, key_positions, raw.key.shape[0])
-            self._visibilities[key] = (raw.mask, described)
-        return self._visibilities[key][1], bias
+            described = visibility_of(expanded, positions.queries, positions.keys, raw.key.shape[0])
+            self._visibilities[key] = (raw.mask, described, bias)
+        return self._visibilities[key][1:]
 
 
-def _positions(raw: RawCall, offset: int | None, cross: bool) -> tuple[Tensor, Tensor]:
-    queries, keys = raw.query.shape[2], raw.key.shape[2]
-    if offset is None:
-        # Without a mask several queries start at position 0 (transformers aligns "causal" top left, which
-        # matters for a cache longer than the text so far); otherwise the queries are the last of the keys.
-        offset = 0 if cross or keys < queries or (raw.mask is None and queries > 1) else keys - queries
-    # A sliding cache holds only the last keys; a static one may hold room for later ones.
-    first_key = 0 if cross else max(0, offset + queries - keys)
-    device = raw.query.device
-    return (
-        torch.arange(offset, offset + queries, device=device)[None],
-        torch.arange(first_key, first_key + keys, device=device)[None],
-    )
-
-
-def _is_causal(raw: RawCall, query_positions: Int[Tensor, "1 queries"], key_positions: Int[Tensor, "1 keys"]) -> bool:
+def _is_causal(raw: RawCall, positions: Positions) -> bool:
     """Whether the call is causal, by the rule of transformers' sdpa path.
 
     One query without a mask sees every key. Where no key is after it this is causal too, and a mechanism may need to
@@ -122,7 +140,8 @@ def _is_causal(raw: RawCall, query_positions: Int[Tensor, "1 queries"], key_posi
     """
     flag = raw.options.get("is_causal")
     causal = getattr(raw.module, "is_causal", True) if flag is None else flag
-    return bool(causal) and (raw.query.shape[2] > 1 or int(key_positions.max()) <= int(query_positions.min()))
+    last_key = positions.first_key + raw.key.shape[2] - 1
+    return bool(causal) and (raw.query.shape[2] > 1 or last_key <= positions.first_query)
 
 
 def _boolean(mask: Tensor) -> tuple[Tensor, Tensor | None]:

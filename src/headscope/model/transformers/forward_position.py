@@ -7,10 +7,10 @@ all), so it is read from the arguments of the model's forward.
 import inspect
 from typing import Any
 
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 from torch import Tensor
 
-from headscope.core.site import Stack
+from headscope.core.site import Site, Stack
 
 
 class ForwardPosition:
@@ -21,6 +21,7 @@ class ForwardPosition:
         self._cached_tokens = 0
         self._real: dict[Stack, Tensor | None] = {}
         self._tokens: Tensor | None = None
+        self._tokens_by_stack: dict[Stack, Tensor] = {}
         self.continues = False
         self.n_texts = 0
 
@@ -42,11 +43,21 @@ class ForwardPosition:
         read = next((arguments[key] for key in ("input_ids", "inputs_embeds") if arguments.get(key) is not None), None)
         self.n_texts = len(read) if isinstance(read, Tensor) else 0
         self._tokens = tokens if isinstance(tokens, Tensor) else None
+        first: Stack = "enc" if self._two_stacks else "only"
+        by_stack = {first: arguments.get("input_ids"), "text": arguments.get("input_ids"), "dec": self._tokens}
+        self._tokens_by_stack = {
+            stack: ids for stack, ids in by_stack.items() if isinstance(ids, Tensor) and ids.ndim == 2
+        }
         self.continues = self._cached_tokens > 0 or _is_longer(before, self._tokens)
 
     def read_encoder(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Read the arguments of an encoder's forward, which generation runs separately."""
         self._real["enc"] = _two_dimensional(_arguments(module, args, kwargs).get("attention_mask"))
+
+    def tokens_of(self, site: Site, n_keys: int) -> Int[Tensor, "batch keys"] | None:
+        """The tokens at the keys of a site; None where its keys are not those of the tokens just read."""
+        tokens = self._tokens_by_stack.get(site.stack) if site.kind == "self" else None
+        return tokens if tokens is not None and tokens.shape[1] == n_keys else None
 
     def offset(self, stack: Stack) -> int:
         """The position of the first query of a stack."""

@@ -10,10 +10,11 @@ the states of the random number generators. Weights are not copied: a forward th
 import random
 import types
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from operator import is_
+from itertools import chain, compress, filterfalse
+from operator import is_, methodcaller, not_
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,11 @@ from torch import Tensor, nn
 from headscope.errors import CaptureError
 
 _MISSING = object()
-_EMPTY: dict[Any, Any] = {}
-_DICTIONARIES = frozenset({dict, OrderedDict})
-_UNCHANGING = frozenset({type(None), bool, int, float, str, bytes, torch.dtype, torch.device, nn.Parameter})
+_CONTAINERS: frozenset[type] = frozenset({dict, OrderedDict, list, set})
+_LEAVES: frozenset[type] = frozenset(
+    {type(None), bool, int, float, str, bytes, torch.dtype, torch.device, nn.Parameter, types.FunctionType}
+)
+_LEAVES_AND_CONTAINERS = _LEAVES | _CONTAINERS
 
 
 @dataclass(frozen=True)
@@ -45,59 +48,69 @@ class ModelState:
         - a weight that was written into is an error  (tested: test_a_forward_that_writes_weights_is_refused)
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, modules: list[nn.Module] | None = None) -> None:
         self._model = model
-        modules = _modules_of(model)
+        modules = _modules_of(model) if modules is None else modules
         self._packages = {kind.__module__.partition(".")[0] for kind in set(map(type, modules))} - {"torch"}
         self._packages.add("transformers")
-        self._attributes: list[tuple[Any, dict[str, Any]]] = []
+        self._owners: list[tuple[Any, dict[str, Any]]] = []
         self._containers: list[tuple[Any, Any]] = []
         self._tensors: list[tuple[Tensor, Tensor, int | None]] = []
         self._empty: list[Any] = []
-        self._weights = [(weight, _version(weight)) for weight in _weights_of(modules)]
+        self._weights = _weights_of(modules)
+        self._versions = list(map(_version, self._weights))
         self._walk(model)
+        # Most forwards change nothing: one comparison of everything then spares those of each object.
+        self._contents = _contents(self._attributes(), [container for container, _ in self._containers])
 
     def _walk(self, model: nn.Module) -> None:
+        """Copy all that can be reached, level by level.
+
+        A model has ten thousand attributes, nearly all of them numbers, words and dictionaries without an entry. A
+        forward must not wait for them, so they are sorted out by functions that need no line of Python for each.
+        """
         visited: set[int] = set()
-        waiting: list[Any] = [model]
-        while waiting:
-            value = waiting.pop()
-            # A model has thousands of attributes, most of them numbers, words and dictionaries without an entry: a
-            # forward must not wait for them.
-            kind = type(value)
-            if kind in _UNCHANGING or id(value) in visited:
-                continue
-            visited.add(id(value))
-            if kind in _DICTIONARIES or isinstance(value, dict):
-                self._containers.append((value, dict(value) if value else _EMPTY))
-                waiting += value.values()
-            elif isinstance(value, nn.Parameter):
-                continue
-            elif isinstance(value, Tensor):
-                self._tensors.append((value, value.detach().clone(), _version(value)))
-            elif isinstance(value, list | set):
-                self._containers.append((value, value.copy()))
-                waiting += value
-            elif isinstance(value, tuple):
-                waiting += value
-            elif self._is_part(value):
-                attributes = dict(value.__dict__)
-                self._attributes.append((value, attributes))
-                # Every module has a dozen dictionaries for hooks, nearly all of them empty.
-                self._empty += [part for part in attributes.values() if type(part) in _DICTIONARIES and not part]
-                waiting += [
-                    part
-                    for part in attributes.values()
-                    if type(part) not in _UNCHANGING and (type(part) not in _DICTIONARIES or part)
-                ]
+        level: list[Any] = [model]
+        while level:
+            parts: list[Any] = []
+            for value in level:
+                if id(value) not in visited:
+                    visited.add(id(value))
+                    parts += self._save(value)
+            # Classes first: whether a tensor is empty cannot be asked.
+            containers = list(_of_kinds(_CONTAINERS, parts))
+            self._empty += filterfalse(None, containers)
+            level = [*_of_other_kinds(_LEAVES_AND_CONTAINERS, parts), *filter(None, containers)]
+
+    def _save(self, value: Any) -> Iterable[Any]:
+        """Copy one value; gives what is inside it."""
+        if isinstance(value, nn.Module):
+            return self._save_attributes(value)
+        if isinstance(value, dict):
+            self._containers.append((value, dict(value)))
+            return value.values()
+        if isinstance(value, nn.Parameter):
+            return ()
+        if isinstance(value, Tensor):
+            self._tensors.append((value, value.detach().clone(), _version(value)))
+            return ()
+        if isinstance(value, list | set):
+            self._containers.append((value, value.copy()))
+            return value
+        if isinstance(value, tuple):
+            return value
+        return self._save_attributes(value) if self._is_part(value) else ()
+
+    def _save_attributes(self, owner: Any) -> Iterable[Any]:
+        attributes = dict(owner.__dict__)
+        self._owners.append((owner, attributes))
+        return attributes.values()
+
+    def _attributes(self) -> list[dict[str, Any]]:
+        return [owner.__dict__ for owner, _ in self._owners]
 
     def _is_part(self, value: Any) -> bool:
-        """Whether an object belongs to the model.
-
-        True for a module, and for an object of the packages that define its modules.
-        """
-        if isinstance(value, nn.Module):
-            return True
+        """Whether an object that is no module belongs to the model: it is of a package that defines its modules."""
         if isinstance(value, type | types.FunctionType | types.MethodType | types.ModuleType):
             return False
         return type(value).__module__.partition(".")[0] in self._packages and hasattr(value, "__dict__")
@@ -108,20 +121,15 @@ class ModelState:
         Raises:
             CaptureError: The forward wrote into a weight, which was not copied.
         """
-        changes: list[Change] = []
-        for owner, before in self._attributes:
-            if not _is_same(owner.__dict__, before):
-                changes += _restore_attributes(owner, before)
-        for container, contents in self._containers:
-            if container or contents:
-                _restore_container(container, contents)
+        changes = self._restore_contents()
         for container in filter(None, self._empty):
             container.clear()
         with torch.no_grad():
             for tensor, numbers, version in self._tensors:
                 if version is None or _version(tensor) != version:
                     tensor.copy_(numbers)
-        overwritten = {id(weight) for weight, version in self._weights if _version(weight) != version}
+        versions = zip(self._weights, self._versions, strict=True)
+        overwritten = {id(weight) for weight, version in versions if _version(weight) != version}
         if overwritten:
             names = [name for name, weight in self._model.named_parameters() if id(weight) in overwritten]
             raise CaptureError(
@@ -131,6 +139,19 @@ class ModelState:
             )
         return tuple(changes)
 
+    def _restore_contents(self) -> list[Change]:
+        """Restore attributes, lists, sets and dictionaries."""
+        containers = [container for container, _ in self._containers]
+        if _are_same(self._contents, _contents(self._attributes(), containers)):
+            return []
+        changes: list[Change] = []
+        for owner, before in self._owners:
+            if not _is_same(owner.__dict__, before):
+                changes += _restore_attributes(owner, before)
+        for container, contents in self._containers:
+            _restore_container(container, contents)
+        return changes
+
 
 @contextmanager
 def restored(model: nn.Module) -> Iterator[list[Change]]:
@@ -139,8 +160,8 @@ def restored(model: nn.Module) -> Iterator[list[Change]]:
     The list then holds the attributes that had changed.
     """
     changes: list[Change] = []
-    with random_restored(model):
-        state = ModelState(model)
+    with random_restored(model) as modules:
+        state = ModelState(model, modules)
         try:
             yield changes
         finally:
@@ -148,17 +169,19 @@ def restored(model: nn.Module) -> Iterator[list[Change]]:
 
 
 @contextmanager
-def random_restored(model: nn.Module) -> Iterator[None]:
-    """Restore the generators of torch (on the model's devices), numpy and Python."""
+def random_restored(model: nn.Module) -> Iterator[list[nn.Module]]:
+    """Restore the generators of torch (on the model's devices), numpy and Python; gives the modules of the model."""
+    # Before anything else runs: a checker of types draws which entry of a list it looks at.
     python, arrays = random.getstate(), np.random.get_state()  # noqa: NPY002  the generator that models draw from
-    devices = {weight.device for weight in _weights_of(_modules_of(model))}
+    modules = _modules_of(model)
+    devices = {weight.device for weight in _weights_of(modules)}
     devices = {device for device in devices if device.type not in ("cpu", "meta") and _has_generator(device)}
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=[]))
         for device in devices:
             stack.enter_context(torch.random.fork_rng(devices=[device.index or 0], device_type=device.type))
         try:
-            yield
+            yield modules
         finally:
             random.setstate(python)
             np.random.set_state(arrays)  # noqa: NPY002
@@ -197,6 +220,29 @@ def _version(tensor: Tensor) -> int | None:
     None for tensors of inference mode, which do not count them.
     """
     return None if tensor.is_inference() else tensor._version
+
+
+def _of_kinds(kinds: frozenset[type], values: Sequence[Any]) -> Iterator[Any]:
+    """The values whose class is exactly one of these."""
+    return compress(values, map(kinds.__contains__, map(type, values)))
+
+
+def _of_other_kinds(kinds: frozenset[type], values: Sequence[Any]) -> Iterator[Any]:
+    """The values whose class is none of these."""
+    return compress(values, map(not_, map(kinds.__contains__, map(type, values))))
+
+
+def _contents(attributes: list[dict[str, Any]], containers: list[Any]) -> tuple[list[int], list[Any]]:
+    """How much each dictionary, list and set holds, and all that they hold."""
+    dictionaries = [*attributes, *(container for container in containers if isinstance(container, dict))]
+    lengths = list(map(len, [*attributes, *containers]))
+    values = chain.from_iterable(map(methodcaller("values"), dictionaries))
+    # The names of dictionaries are what these give as iterables.
+    return lengths, [*chain.from_iterable(attributes), *chain.from_iterable(containers), *values]
+
+
+def _are_same(before: tuple[list[int], list[Any]], after: tuple[list[int], list[Any]]) -> bool:
+    return before[0] == after[0] and len(before[1]) == len(after[1]) and all(map(is_, before[1], after[1]))
 
 
 def _is_same(values: dict[Any, Any], before: dict[Any, Any]) -> bool:

@@ -1,0 +1,85 @@
+"""Sums of attention by role, window by window, so that merging is exact."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from headscope.attention.statistics import RowStatistics
+from headscope.attention.token_repeats import NEAR, repeat_counts
+from headscope.lenses.lens import Batch
+
+# Queries of a text count from this place on, so that no two roles mean the same key.
+FIRST_QUERY = len(NEAR) + 1
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Sums over the counted queries of each window.
+
+    `nulls` are sums over `null_pairs` pairs of query and key, `masses` over `pairs` pairs of `queries` queries.
+    """
+
+    masses: Float[Tensor, "windows roles heads"]
+    nulls: Float[Tensor, "windows roles heads"]
+    queries: Float[Tensor, "windows roles"]
+    pairs: Float[Tensor, "windows roles"]
+    null_pairs: Float[Tensor, "windows roles"]
+
+    def value(self) -> Float[Tensor, "roles heads"]:
+        """The mean mass per query; NaN where there is no query."""
+        return self.masses.sum(0) / self.queries.sum(0)[:, None]
+
+    def null(self) -> Float[Tensor, "roles heads"]:
+        """The mean null mass of as many pairs per query."""
+        pairs_per_query = self.pairs.sum(0) / self.queries.sum(0)
+        return self.nulls.sum(0) / self.null_pairs.sum(0)[:, None] * pairs_per_query[:, None]
+
+
+def joined_sums(parts: Sequence[Sums]) -> Sums:
+    """The windows of all parts, in order."""
+    names = ("masses", "nulls", "queries", "pairs", "null_pairs")
+    return Sums(**{name: torch.cat([getattr(part, name) for part in parts]) for name in names})
+
+
+def made_sums(rows: RowStatistics, masses: Float[Tensor, "windows heads queries kinds"], period: int) -> Sums:
+    """Sums over the queries of the second half of made windows, in the order of `MADE_ROLES`."""
+    n_near = len(NEAR)
+    positions = torch.arange(masses.shape[2])
+    counted = (positions > period).expand(len(masses), -1)
+    near, after_copy, copy = masses[..., :n_near], masses[..., n_near], masses[..., n_near + 1]
+    return _plain_sums(rows, (after_copy, copy, *near.unbind(-1), rows.first, rows.diagonal), counted)
+
+
+def text_sums(batch: Batch, rows: RowStatistics, masses: Float[Tensor, "windows heads queries kinds"]) -> Sums:
+    """Sums over the queries of windows of text, in the order of `TEXT_ROLES`."""
+    n_near = len(NEAR)
+    positions = torch.arange(masses.shape[2])
+    near = masses[..., :n_near].unbind(-1)
+    plain = _plain_sums(rows, (*near, rows.first, rows.diagonal), batch.real & (positions >= FIRST_QUERY))
+    counts = torch.where(batch.real[..., None], repeat_counts(batch.tokens), 0)
+    repeated = counts[..., 0] > 0
+    follow, control = masses[..., n_near + 2], masses[..., n_near + 3]
+    prefix = Sums(
+        _summed(follow, repeated)[:, None],
+        _summed(control, batch.real)[:, None],
+        repeated.sum(-1).double()[:, None],
+        counts[..., 0].sum(-1).double()[:, None],
+        counts[..., 1].sum(-1).double()[:, None],
+    )
+    names = ("masses", "nulls", "queries", "pairs", "null_pairs")
+    return Sums(**{name: torch.cat([getattr(prefix, name), getattr(plain, name)], 1) for name in names})
+
+
+def _plain_sums(rows: RowStatistics, columns: Sequence[Tensor], counted: Bool[Tensor, "windows queries"]) -> Sums:
+    """Sums of one key per query; the null is the share of one visible key."""
+    masses = torch.stack([_summed(column, counted) for column in columns], 1)
+    share = _summed(1 / rows.n_visible.clamp(min=1).double(), counted)[:, None].expand_as(masses)
+    queries = counted.sum(-1).double()[:, None].expand(-1, len(columns))
+    return Sums(masses, share, queries, queries, queries)
+
+
+def _summed(column: Float[Tensor, "windows heads queries"], counted: Tensor) -> Float[Tensor, "windows heads"]:
+    return torch.where(counted[:, None], column.double(), 0.0).sum(-1)
