@@ -133,6 +133,12 @@ class FakeWeights:
     def after_heads(self, site, stream, z):
         raise WeightsRefused("made up")
 
+    def stream_reading(self):
+        raise WeightsRefused("made up")
+
+    def rotary(self, site):
+        raise WeightsRefused("made up")
+
     def status(self, site):
         return None
 
