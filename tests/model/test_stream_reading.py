@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from headscope.errors import WeightsRefused
+from headscope.errors import CaptureError, WeightsRefused
 from headscope.model.model import open_model, open_weights
+from tests.model.test_verification import KINDS
 
 
 @pytest.fixture(scope="module")
@@ -53,3 +54,13 @@ def test_a_file_has_no_norms_to_look_at():
         weights.stream_reading()
     with pytest.raises(WeightsRefused, match="come from a file"):
         weights.rotary(weights.sites[0])
+
+
+@pytest.mark.parametrize("name", ["wav2vec2", "vit"])
+def test_a_model_that_reads_no_tokens_has_norms_and_no_table(name):
+    """The method that gives the table raises for sound, and gives no table of tokens for images."""
+    model = open_model(next(family for family in KINDS if family.name == name).build())
+    reading = model.weight_source().stream_reading()
+    assert {*reading.before, *reading.unclear} == set(model.sites)
+    with pytest.raises(CaptureError, match="no table of token vectors is read"), model.session() as session:
+        session.capture("embed", at=model.sites[0].label)

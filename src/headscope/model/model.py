@@ -22,6 +22,7 @@ from headscope.core.weights import HeadWeights, WeightSource, WeightStatus
 from headscope.errors import CaptureError, CheckpointError, HeadscopeError, UsageError, WeightsRefused
 from headscope.model import language as texts
 from headscope.model import token_maps
+from headscope.model.built_stream import BuiltStream
 from headscope.model.devices import device_named
 from headscope.model.edit import Edit
 from headscope.model.formats.completeness import check_file
@@ -39,7 +40,6 @@ from headscope.model.session.stream_sum import StreamSum, find_stream_sum
 from headscope.model.session.written_stream import WrittenStream, written_stream
 from headscope.model.sources.names import Source, resolve
 from headscope.model.spec import describe
-from headscope.model.stream_reader import StreamReader
 from headscope.model.tracing.attention_sites import check_agreement, find_sites
 from headscope.model.tracing.meta_model import build_skeleton
 from headscope.model.tracing.projections import Plan, make_blueprint
@@ -180,7 +180,7 @@ class Model(Shown):
         plans = {site: self.plan(site) for site in self.sites}
         other_weights = OtherWeights.of(self.hf, plans)
         rest_of_layer = RestOfLayer(self, other_weights.feed_forward.matrices)
-        stream = StreamReader(self, None if self._softmax is None else self._softmax.products)
+        stream = BuiltStream(self, None if self._softmax is None else self._softmax.products)
         matrices = ModelMatrices(self.hf)
         return PlannedWeights(
             self.spec, plans, other_weights, matrices, method, lambda: self.tokenizer, rest_of_layer, stream

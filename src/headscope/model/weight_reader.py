@@ -124,7 +124,6 @@ class FileMatrices:
 class StreamSource(Protocol):
     """Norms and turns of a built model."""
 
-    @property
     def reading(self) -> StreamReading:
         """The norms between the stream and the heads."""
         ...
@@ -253,7 +252,7 @@ class PlannedWeights:
 
     def stream_reading(self) -> StreamReading:
         """The norms between the stream and the heads."""
-        return self._built_stream().reading
+        return self._built_stream().reading()
 
     def rotary(self, site: Site) -> Rotary | None:
         """How a site turns its queries and keys with the position; None where it does not."""

@@ -25,6 +25,7 @@ from headscope.model.session.places import (
     query_inputs,
     stack_outputs,
 )
+from headscope.model.tracing.embedding_tables import token_table
 from headscope.model.tracing.norms import recognise
 from headscope.model.tracing.skip_connections import Branches, Join
 from headscope.model.tracing.tensor_trail import Key, Step, Sum, TensorTrail, constant_factor, follow
@@ -62,7 +63,7 @@ class StreamMap:
         names = {id(module): name for name, module in self._hf.named_modules()}
         for site in first_of_stacks(self._model):
             stack = self._stack_module(site)
-            table = getattr(stack, "get_input_embeddings", lambda: None)()
+            table = token_table(stack)
             # Images and sounds enter by convolutions, which are no table.
             name = names.get(id(table)) if isinstance(table, nn.Embedding) else None
             calls = 0 if name is None else self.trail.n_calls[name]

@@ -32,7 +32,7 @@ def find_tables(model: Any, sites: Sequence[Site]) -> EmbeddingTables:
     tokens: dict[str, nn.Embedding] = {}
     readers: dict[str, set[Stack | None]] = {}
     for reader in (model, *_stacks(model)):
-        module = _method_result(reader, "get_input_embeddings")
+        module = token_table(reader)
         if isinstance(module, nn.Embedding) and id(module) in names:
             name = names[id(module)]
             tied_name = next((other for other in tokens if ties.same(name, other)), name)
@@ -45,7 +45,7 @@ def find_tables(model: Any, sites: Sequence[Site]) -> EmbeddingTables:
         for name, embedding in tokens.items()
     ]
     notes = [*_scale_notes(tokens)]
-    head = _method_result(model, "get_output_embeddings")
+    head = output_head(model)
     if isinstance(head, nn.Linear) and id(head) in names:
         name = names[id(head)]
         if any(ties.same(name, other) for other in tokens):
@@ -113,6 +113,16 @@ def _stacks(model: Any) -> Iterator[Any]:
         for name in ("get_encoder", "get_decoder"):
             if (part := _method_result(model, name)) is not None:
                 yield part
+
+
+def token_table(model: Any) -> Any:
+    """The module that turns tokens into vectors; None where the family has none."""
+    return _method_result(model, "get_input_embeddings")
+
+
+def output_head(model: Any) -> Any:
+    """The module that turns the stream into logits; None where the family has none."""
+    return _method_result(model, "get_output_embeddings")
 
 
 def _method_result(model: Any, name: str) -> Any:

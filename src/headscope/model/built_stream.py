@@ -1,4 +1,4 @@
-"""Reads from a built model how its attention reads the stream: norms, and turns by position."""
+"""Finds in a built model how its heads read the stream: norms, and turns by position."""
 
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -8,6 +8,7 @@ from headscope.core.stream_reading import Rotary, StreamNorm, StreamReading
 from headscope.errors import HeadscopeError, WeightsRefused
 from headscope.model.session.captures import QUANTITIES, WatchedQuantity
 from headscope.model.session.places import Spots, first_of_stacks, last_of_stacks, layer_inputs
+from headscope.model.tracing.embedding_tables import output_head, token_table
 from headscope.model.tracing.norms import Norm
 from headscope.model.tracing.rotary_planes import find_rotary
 from headscope.model.tracing.tensor_trail import constant_factor
@@ -19,15 +20,18 @@ if TYPE_CHECKING:
     from headscope.model.model import Model
 
 
-class StreamReader:
+class BuiltStream:
     """The norms and the turns of a built model, found when they are first asked for."""
 
     def __init__(self, model: "Model", products: AttentionProducts | None) -> None:
         self._model, self._products = model, products
 
-    @cached_property
     def reading(self) -> StreamReading:
         """The norms between the stream and the heads."""
+        return self._reading
+
+    @cached_property
+    def _reading(self) -> StreamReading:
         model = self._model
         with model.lock:
             norms = self._spots("x_scale")
@@ -96,7 +100,9 @@ class StreamReader:
     def _output(self) -> str:
         """The role of the table that logits are read with, directly behind the final norm."""
         model = self._model
-        head, table = model.hf.get_output_embeddings(), model.hf.get_input_embeddings()
+        head, table = output_head(model.hf), token_table(model.hf)
+        if head is None:
+            return ""
         try:
             with model.outside_sessions(), quiet(), restored(model.hf):
                 model.stream_map.factor_before_logits(last_of_stacks(model)[-1])
