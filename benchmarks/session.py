@@ -10,16 +10,20 @@ table holds medians of ratios to the plain forward of the same turn. In each pro
 before it is timed. Times are CPU seconds. TransformerLens needs other versions than headscope: pass the Python of an
 environment that has it.
 
-`--ablations` ablates every head in turn, `--nothing` opens sessions that capture nothing; each follows a plain forward.
+`--ablations` ablates every head in turn, `--nothing` opens sessions that capture nothing; two of them stand between two
+plain forwards. For both the allocator of the C library never gives memory back: otherwise the ratio is that of page
+faults, which differ from process to process.
 """
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +147,8 @@ def main() -> None:
         print(json.dumps(measure_here(arguments.way, arguments.model, arguments.tokens, arguments.threads)))
         return
     if arguments.ablations or arguments.nothing:
-        pairs(arguments.model, arguments.tokens, arguments.threads, ablations if arguments.ablations else nothing)
+        with_fixed_allocator()
+        rounds(arguments.model, arguments.tokens, arguments.threads, ablations if arguments.ablations else nothing)
         return
     with tempfile.TemporaryDirectory() as scratch:
         folder = save_plain(arguments.model, Path(scratch))
@@ -169,34 +174,51 @@ def main() -> None:
         print(f"| {way} | {seconds:.2f} s | {peak / 2**20:.0f} MiB | {slower:.2f} × | {larger:.2f} × |")
 
 
-def pairs(name: str, n: int, threads: int, changes: Callable[[Any], list[Callable[[Any], object]]]) -> None:
-    """Run a session for each change, with a plain forward before it: the ratio of the sums and of the medians."""
+def with_fixed_allocator() -> None:
+    """Start this benchmark anew with an allocator that keeps all memory, unless it runs with it."""
+    fixed = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 34)}
+    if any(os.environ.get(name) != size for name, size in fixed.items()):
+        command = [sys.executable, "-m", "benchmarks.session", *sys.argv[1:]]
+        os.execve(sys.executable, command, {**os.environ, **fixed})
+
+
+def rounds(name: str, n: int, threads: int, changes: Callable[[Any], list[Callable[[Any], object]]]) -> None:
+    """Run sessions two by two between two plain forwards, so that a machine that slows down favours neither."""
     import time
 
     import torch
 
     torch.set_num_threads(threads)
+    from headscope.maths.resampling.clustered_mean import clustered_mean
     from headscope.model.model import open_model
 
     model = open_model(name)
     tokens = torch.randint(3, 1000, (1, n), generator=torch.Generator().manual_seed(0))
-    plain: list[float] = []
-    changed: list[float] = []
-    rounds = changes(model)
-    for change in [rounds[0], *rounds]:  # the first round warms up
-        start = time.process_time()
+
+    def plain() -> None:
         with torch.no_grad():
             model.hf(input_ids=tokens, use_cache=False)
-        middle = time.process_time()
+
+    def changed(change: Callable[[Any], object]) -> None:
         with model.session() as session:
             change(session)
             session.run(tokens)
-        plain.append(middle - start)
-        changed.append(time.process_time() - middle)
-    of_sums = sum(changed[1:]) / sum(plain[1:])
-    of_medians = statistics.median(changed[1:]) / statistics.median(plain[1:])
-    print(f"{name}, n = {n}, {threads} thread(s), {len(rounds)} sessions, each after a plain forward: ", end="")
-    print(f"{of_sums:.3f} × by their sums, {of_medians:.3f} × by their medians")
+
+    def seconds(run: Callable[[], None]) -> float:
+        start = time.process_time()
+        run()
+        return time.process_time() - start
+
+    sessions = changes(model)
+    seconds(plain), changed(sessions[0])  # warm up
+    plain_seconds, session_seconds = [], []
+    for first, second in zip(sessions[::2], sessions[1::2], strict=True):
+        before = seconds(plain)
+        session_seconds.append(seconds(partial(changed, first)) + seconds(partial(changed, second)))
+        plain_seconds.append(before + seconds(plain))
+    ratio = clustered_mean(torch.tensor(session_seconds).double(), torch.tensor(plain_seconds).double())
+    setting = f"{name}, n = {n}, {threads} thread(s), {len(sessions)} sessions and as many plain forwards"
+    print(f"{setting}: {ratio.mean:.4f} × (95 % interval over rounds {ratio.low:.4f} to {ratio.high:.4f})")
 
 
 def ablations(model: Any) -> list[Callable[[Any], object]]:

@@ -43,7 +43,7 @@ class LiveModel:
         self.after_call: Callable[[], None] | None = None
         self.n_sessions = 0
         self._thread = threading.get_ident()
-        self._names = {id(module): name for name, module in self.hf.named_modules()}
+        self._names = {id(self.hf.get_submodule(site.module)): site.module for site in model.sites}
         self._sites = {(site.module, site.call): site for site in model.sites}
         self._per_forward = Counter(site.module for site in model.sites)
         self._calls: Counter[str] = Counter()
@@ -195,8 +195,9 @@ class LiveModel:
             self.after_call()
 
     def _site_of(self, module: nn.Module) -> Site:
-        name = self._names[id(module)]
-        if name not in self._per_forward:
+        name = self._names.get(id(module))
+        if name is None:
+            name = next(name for name, part in self.hf.named_modules() if part is module)
             raise CaptureError(f"{name} attends now but did not when {self.model.spec.name} was opened")
         # Calls are counted within a forward; the remainder covers parts that run on their own (an encoder).
         number = self._calls[name] % self._per_forward[name]
