@@ -6,12 +6,15 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import T5Config, T5ForConditionalGeneration
 
 from headscope.attention.statistics import RowStatistics
 from headscope.errors import CaptureError, UsageError
 from headscope.model.language import generate_tokens
 from headscope.model.model import Model, open_model
+from headscope.model.rounding import AGREEMENT
 from headscope.model.session.recorder import Stream
+from headscope.model.tracing import attention_sites
 from headscope.model.verify import Check, verify
 from tests.model.families import BART, DBRX, DISPATCHING, OUTSIDE, SMALL, T5, Family, _family
 from tests.model.test_fidelity import by_name
@@ -71,6 +74,27 @@ def test_every_kind_of_model_is_verified(family: Family) -> None:
 @pytest.mark.parametrize("name", ["mt5", "modernbert"])
 def test_sharp_scores_are_no_disagreement(name: str) -> None:
     assert failed_checks(verify(sharpened(NAMED[name], 4.0))) == []
+
+
+def test_scores_so_sharp_that_float32_disagrees_are_judged_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scores of some hundreds: rounding grows beyond the tolerance of opening, and a float64 copy agrees."""
+    errors: dict[torch.dtype, float] = {}
+    measure = attention_sites._disagreement
+
+    def measured(model: Any, tolerance: float) -> float:
+        errors[model.dtype] = measure(model, tolerance)
+        return errors[model.dtype]
+
+    monkeypatch.setattr(attention_sites, "_disagreement", measured)
+    torch.manual_seed(0)
+    sizes = {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 3, "num_heads": 4}
+    hf = T5ForConditionalGeneration(T5Config(vocab_size=1536, decoder_start_token_id=0, **sizes))
+    with torch.no_grad():
+        for name, weight in hf.named_parameters():
+            if ".q." in name or ".k." in name:
+                weight.mul_(6)
+    assert len(open_model(hf.eval()).sites) == 9
+    assert errors[torch.float32] > AGREEMENT > 100 * errors[torch.float64]
 
 
 def test_sharp_scores_in_a_window_are_no_disagreement() -> None:

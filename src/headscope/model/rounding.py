@@ -6,6 +6,9 @@ difference: on 43 families of two layers, attention computed twice differs by up
 output (ε = 2⁻¹⁰ and 2⁻⁷), and where the largest score chooses experts, the difference has no bound. So a narrow model
 is judged as a float32 copy, which holds its weights exactly. Only where the machine has no memory for the copy, the
 model is judged in its own dtype, with twice the largest error that was measured, and the model's notes say so.
+
+Scores of some hundreds make a softmax so sharp that roundings of float32 grow from layer to layer. A model that
+disagrees in float32 is judged once more as a float64 copy, in which a family that does something else still disagrees.
 """
 
 import copy
@@ -34,18 +37,18 @@ def agreement(dtype: torch.dtype, sites: int) -> float:
     return ROUNDINGS * float(torch.finfo(dtype).eps) * math.sqrt(max(sites, 1))
 
 
-def widened(model: Any) -> Any | None:
-    """The model, as a float32 copy if its dtype is narrow.
+def widened(model: Any, dtype: torch.dtype = torch.float32) -> Any | None:
+    """The model, as a copy in `dtype` if its own has fewer digits.
 
     None where there is no memory for the copy.
     """
-    if not is_narrow(model.dtype):
+    if torch.finfo(model.dtype).eps <= torch.finfo(dtype).eps:
         return model
     numbers = sum(weight.numel() for weight in (*model.parameters(), *model.buffers()))
     memory = physical_bytes()
-    if memory is not None and numbers * (model.dtype.itemsize + torch.float32.itemsize) > memory:
+    if memory is not None and numbers * (model.dtype.itemsize + dtype.itemsize) > memory:
         return None
     try:
-        return copy.deepcopy(model).float()
+        return copy.deepcopy(model).to(dtype)
     except (MemoryError, torch.OutOfMemoryError):
         return None
