@@ -27,6 +27,21 @@ def test_the_first_screen_holds_atlas_and_findings(browser: Any, report: Path) -
     page.page.close()
 
 
+def test_the_atlas_fits_on_paper(opened: Opened) -> None:
+    """It is drawn for the screen, whose column may be wider, and then painted again."""
+    opened.page.locator(".atlas-bar .strip").wait_for()
+    opened.page.emulate_media(media="print")
+    opened.page.add_style_tag(content=".atlas-panels { width: 60px }")
+    opened.page.hover(".atlas-grid")  # paints the cells again
+    last_cells = """grid => {
+      const [right, bottom] = [grid.width - 12, grid.height - 12];
+      return [grid.getBoundingClientRect().width, grid.getContext("2d").getImageData(right, bottom, 1, 1).data[3]];
+    }"""
+    width, opacity = opened.page.locator(".atlas-grid").first.evaluate(last_cells)
+    assert width <= 60
+    assert opacity > 0
+
+
 def test_the_atlas_offers_every_quantity_and_stays_in_the_address(opened: Opened) -> None:
     options = opened.js("[...document.querySelectorAll('#atlas select option')].map(option => option.value)")
     assert options == ["spectra.stable_rank", "focus.entropy", "focus.first"]

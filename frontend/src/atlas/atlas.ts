@@ -84,7 +84,7 @@ class AtlasPicture {
 
   private canvasOf(layout: PanelLayout): HTMLCanvasElement {
     const canvas = element("canvas", { class: "atlas-grid" });
-    const [width, height] = [layout.left + layout.width * layout.panel.columns + 1, layout.top + layout.height * layout.panel.layers.length + 1];
+    const { width, height } = sizeOf(layout);
     const sharp = Math.max(2, devicePixelRatio);
     [canvas.width, canvas.height] = [width * sharp, height * sharp];
     canvas.style.cssText = `width:${width}px;height:${height}px`;
@@ -145,7 +145,7 @@ class AtlasPicture {
     if (brush === null) return;
     const style = getComputedStyle(canvas);
     const [ink, muted] = ["--hs-ink", "--hs-muted"].map((name) => style.getPropertyValue(name).trim()) as [string, string];
-    const sharp = canvas.width / canvas.clientWidth || Math.max(2, devicePixelRatio);
+    const sharp = canvas.width / sizeOf(layout).width; // on paper the canvas may be shown smaller than it was drawn
     brush.setTransform(sharp, 0, 0, sharp, 0, 0);
     brush.clearRect(0, 0, canvas.width, canvas.height);
     brush.font = `10.5px ${style.getPropertyValue("--hs-sans")}`;
@@ -184,6 +184,11 @@ class AtlasPicture {
     if (value === null) return "";
     return this.quantity.unit === "share" ? `${number(100 * value, 2)} %` : number(value, 2);
   }
+}
+
+/** The size of a panel in pixels of the page. */
+function sizeOf(layout: PanelLayout): { width: number; height: number } {
+  return { width: layout.left + layout.width * layout.panel.columns + 1, height: layout.top + layout.height * layout.panel.layers.length + 1 };
 }
 
 /** Names of layers and heads, as many as there is room for. */
