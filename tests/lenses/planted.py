@@ -165,12 +165,13 @@ class Words:
         return tuple(f" {self.words[token]}" for token in tokens)
 
 
-# Three pairs of one relation, two of another, three that are related, and others.
+# Three pairs of one relation, two of another, three that are related, a list in order, and others.
 WORDS = Words(
     (
         *("king", "queen", "man", "woman", "boy", "girl", "car", "cars", "book", "books", "warm", "sunny", "time"),
         *("water", "river", "road"),
-        *(f"word{number}" for number in range(14)),
+        *("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"),
+        *(f"word{number}" for number in range(4)),
     )
 )
 

@@ -4,14 +4,16 @@ import numpy as np
 import polars as pl
 
 from headscope.core import Headline
-from headscope.lenses.circuits.tables import CENTRED, STREAM, VOCABULARY
+from headscope.lenses.circuits.tables import ALL_LISTS, CENTRED, STREAM, VOCABULARY
 from headscope.lenses.lens import Tables
 from headscope.lenses.shared.answers import answered, pictured
 from headscope.lenses.shared.effects import correlation_effect, mean_effect, share_effect
 from headscope.lenses.shared.estimates import fixed, how_many, rounded
+from headscope.lenses.shared.phrases import percent
 from headscope.lenses.shared.plots import label_of
 from headscope.lenses.shared.written_numbers import counted
 
+_MOST = 3  # headlines of a finding
 _NAMES = {CENTRED: "through the vocabulary, with its mean removed", STREAM: "within the stream"}
 
 
@@ -23,8 +25,15 @@ def sentences(tables: Tables) -> tuple[Headline, ...]:
         nothing = f"{counted(count, 'head')} {'writes' if count == 1 else 'write'} nothing: W_OV is 0."
         return (Headline(nothing, nothing),)
     main = CENTRED if heads.filter(pl.col("quantity") == CENTRED).height else STREAM
-    headlines = (_copying(heads, main), _bases(heads), _pairs(tables["tokens"]))
-    return pictured(headlines, (f"copying_{main}", "sorted_scores", f"copying_{main}"))
+    candidates = {
+        f"copying_{main}": _copying(heads, main),
+        "successors": _successors(tables["successors"]),
+        "sorted_scores": _bases(heads),
+        "": _pairs(tables["tokens"]),
+    }
+    headlines = {figure: headline for figure, headline in candidates.items() if headline is not None}
+    chosen = list(headlines.items())[:_MOST]
+    return pictured([headline for _, headline in chosen], [figure or f"copying_{main}" for figure, _ in chosen])
 
 
 def _copying(heads: pl.DataFrame, main: str) -> Headline:
@@ -63,6 +72,29 @@ def _copying(heads: pl.DataFrame, main: str) -> Headline:
 def _outside(rows: pl.DataFrame) -> tuple[int, int]:
     above = rows.filter(pl.col("value") > pl.col("null_high")).height
     return above, rows.filter(pl.col("value") < pl.col("null_low")).height
+
+
+def _successors(successors: pl.DataFrame) -> Headline | None:
+    """How many heads write successors, and which does most."""
+    rows = successors.filter(pl.col("list") == ALL_LISTS).sort("value", maintain_order=True)
+    if rows.is_empty():
+        return None
+    top, count = rows.row(-1, named=True), rows.height
+    beyond = rows.filter(pl.col("value") > pl.col("null_high")).height
+    names = successors["list"].unique(maintain_order=True).to_list()[1:]
+    share, null, limit = (percent(top[name]) for name in ("value", "null", "null_high"))
+    full = (
+        f"{label_of(top)} raises the next word of an ordinal list most in {share} of {top['pairs']} pairs "
+        f"({_listed(names)}; successors permuted 1,000 times: {null}, in 97.5 % of them at most {limit}). "
+        f"{how_many(beyond, count).capitalize()} {'exceeds' if beyond == 1 else 'exceed'} that range; by chance "
+        f"{fixed(0.025 * count, 0) if count >= 40 else 'fewer than 1'} would."
+    )
+    short = f"{label_of(top)} raises the next word of a list in {share} of pairs; permuted lists give {null}."
+    return Headline(full, short, share_effect(top["value"], top["null"]))
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _bases(heads: pl.DataFrame) -> Headline | None:

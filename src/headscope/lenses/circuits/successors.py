@@ -1,0 +1,129 @@
+"""Successor heads: of the words of an ordinal list, does a head raise the next one most?
+
+The OV map of a head is applied to the token vectors of a list, and the logits of the tokens of that list are compared.
+They are all candidates, the source itself included: a head that copies gives no successor.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from headscope.core import HeadWeights, Site, StreamReading
+from headscope.lenses.circuits.ordinal_lists import OrdinalTokens, lists_in
+from headscope.lenses.circuits.subject import Subject
+from headscope.lenses.circuits.tables import ALL_LISTS
+from headscope.lenses.circuits.vocabulary import TokenTables, after_first_layer
+from headscope.lenses.lens import NotApplicable
+from headscope.lenses.shared.plots import place
+from headscope.lenses.shared.stream_norms import read_through, written_through
+from headscope.lenses.shared.table import Row
+
+PERMUTATIONS = 1000
+_ENDS = (0.025, 0.975)
+
+
+@dataclass(frozen=True)
+class Hits:
+    """How often the heads of a site raise the successor most, and permuted successors."""
+
+    measured: Float[Tensor, " heads"]
+    permuted: Float[Tensor, "permutations heads"]
+    pairs: int
+
+    def __add__(self, other: "Hits") -> "Hits":
+        return Hits(self.measured + other.measured, self.permuted + other.permuted, self.pairs + other.pairs)
+
+
+@dataclass(frozen=True)
+class ListVectors:
+    """A list with the vectors of its words as the first layer reads them, and as later ones do; and its logits."""
+
+    ordinal: OrdinalTokens
+    first: Float[Tensor, "words d"]
+    later: Float[Tensor, "words d"]
+    unembedding: Float[Tensor, "words d"]
+
+    def hits(self, w: HeadWeights, reading: StreamReading) -> Hits:
+        """The pairs of each head whose successor has the largest logit of the list."""
+        rows = self.first if w.site.layer == 0 else self.later
+        logits = list_logits(rows, self.unembedding, w, reading)
+        choice = logits.argmax(-1)[:, : len(self.ordinal.successors)]
+        orders = permuted_successors(self.ordinal)
+        matches = (choice == orders[:, None]) & writes(logits)[:, None]
+        counts = matches.sum(-1).double()
+        return Hits(counts[0], counts[1:], len(self.ordinal.successors))
+
+
+def list_logits(
+    rows: Float[Tensor, "words d"], unembedding: Float[Tensor, "words d"], w: HeadWeights, reading: StreamReading
+) -> Float[Tensor, "heads words words"]:
+    """What each head adds to the logit of each word of a list for each source, up to a factor of the source."""
+    kv = [w.kv_of_head(head) for head in range(w.site.n_heads)]
+    w_v = read_through(reading.before[w.site], w.w_v.double() * w.gain_v.double()[:, None])[kv]
+    w_o = written_through(reading.final, written_through(reading.after.get(w.site), w.w_o.double()))
+    logits: Tensor = rows @ w_v @ w_o @ unembedding.T
+    return logits
+
+
+def writes(logits: Float[Tensor, "heads words words"]) -> Bool[Tensor, " heads"]:
+    """Whether a head adds anything at all."""
+    return (logits != 0).flatten(1).any(1)
+
+
+def permuted_successors(ordinal: OrdinalTokens) -> Int[Tensor, "orders pairs"]:
+    """The places of the successors, then as many random orders of them as the null needs."""
+    successors = torch.tensor(ordinal.successors)
+    generator = torch.Generator().manual_seed(0)
+    orders = [torch.randperm(len(successors), generator=generator) for _ in range(PERMUTATIONS)]
+    return torch.stack([successors, *(successors[order] for order in orders)])
+
+
+def successor_rows(subject: Subject, sites: Sequence[Site]) -> tuple[list[Row], str]:
+    """A row for each head and list, all lists together first; and which lists there are, or why there is none."""
+    if isinstance(subject.tables, str):
+        return [], ""
+    vocabulary = subject.weights.vocabulary
+    if vocabulary is None:
+        return [], "Successors are not looked for: without a tokenizer nothing tells which tokens are words of lists."
+    measured, left_out = lists_in(vocabulary)
+    notes = [f"Lists for successors: {', '.join(part.name for part in measured) or 'none'}."]
+    notes += [f"Left out, as a word takes several tokens: {', '.join(left_out)}."] if left_out else []
+    try:
+        vectors = [_vectors(subject, subject.tables, ordinal) for ordinal in measured]
+    except NotApplicable as error:
+        return [], f"Successors are not looked for: {error.message}."
+    rows = [
+        row
+        for site in sites
+        if vectors and subject.reaches_tokens(site)
+        for row in _site_rows(subject.weights.weights(site), subject.reading, vectors)
+    ]
+    return rows, " ".join(notes)
+
+
+def _vectors(subject: Subject, tables: TokenTables, ordinal: OrdinalTokens) -> ListVectors:
+    tokens = list(ordinal.tokens)
+    first = tables.embedding[tokens]
+    later = after_first_layer(subject.weights, subject.reading, first) if tables.later is None else tables.later[tokens]
+    return ListVectors(ordinal, first.double(), later.double(), tables.unembedding[tokens].double())
+
+
+def _site_rows(w: HeadWeights, reading: StreamReading, lists: Sequence[ListVectors]) -> Iterator[Row]:
+    by_list = {part.ordinal.name: part.hits(w, reading) for part in lists}
+    together = sum(list(by_list.values())[1:], next(iter(by_list.values())))
+    for head in range(w.site.n_heads):
+        for name, hits in {ALL_LISTS: together, **by_list}.items():
+            shares = hits.permuted[:, head] / hits.pairs
+            low, high = (float(torch.quantile(shares, end)) for end in _ENDS)
+            yield {
+                **place(w.site, head),
+                "list": name,
+                "value": float(hits.measured[head]) / hits.pairs,
+                "null": float(shares.mean()),
+                "null_low": low,
+                "null_high": high,
+                "pairs": hits.pairs,
+            }
