@@ -192,25 +192,29 @@ def _successors(weights: WeightSource) -> list[dict[str, object]]:
         return []
     lists = lists_in(weights.vocabulary)[0]
     names = ["all lists", *(each.name for each in lists)]
-    rows: list[dict[str, object]] = []
+    counts: dict[tuple[Site, int], dict[str, list[int]]] = {}
     for site in weights.sites:
         if site.kind != "self" or not lists or "vocabulary" not in _maps(Params(), weights, site):
             continue
         for head in range(site.n_heads):
-            choices = {each.name: _choices(weights, site, head, each.tokens) for each in lists}
-            hits: dict[str, list[int]] = {name: [0] * 1001 for name in names}
+            hits = counts[site, head] = {name: [0] * 1001 for name in names}
             for each in lists:
+                choices = _choices(weights, site, head, each.tokens)
                 for order, successors in enumerate(_orders(list(each.successors))):
-                    count = sum(a == b for a, b in zip(choices[each.name], successors, strict=False))
+                    count = sum(a == b for a, b in zip(choices, successors, strict=False))
                     hits[each.name][order] += count
                     hits["all lists"][order] += count
-            for name in names:
-                pairs = sum(len(each.successors) for each in lists if name in ("all lists", each.name))
-                shares = [count / pairs for count in hits[name][1:]]
-                ends = np.quantile(shares, (0.025, 0.975))
-                first = {"stack": site.stack, "kind": site.kind, "layer": site.layer, "head": head, "list": name}
-                numbers = {"null": float(np.mean(shares)), "null_low": ends[0], "null_high": ends[1], "pairs": pairs}
-                rows.append({**first, "value": hits[name][0] / pairs, **numbers})
+    rows: list[dict[str, object]] = []
+    for (site, head), hits in counts.items():
+        for name in names:
+            pairs = sum(len(each.successors) for each in lists if name in ("all lists", each.name))
+            shares = [count / pairs for count in hits[name][1:]]
+            low, high = np.quantile(shares, (0.025, 0.975))
+            largest = [max(other[name][order] for other in counts.values()) / pairs for order in range(1, 1001)]
+            first = {"stack": site.stack, "kind": site.kind, "layer": site.layer, "head": head, "list": name}
+            nulls = {"null": float(np.mean(shares)), "null_low": low, "null_high": high}
+            last = {"null_largest": np.quantile(largest, 0.95), "pairs": pairs}
+            rows.append({**first, "value": hits[name][0] / pairs, **nulls, **last})
     return rows
 
 

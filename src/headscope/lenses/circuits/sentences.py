@@ -79,18 +79,25 @@ def _successors(successors: pl.DataFrame) -> Headline | None:
     rows = successors.filter(pl.col("list") == ALL_LISTS).sort("value", maintain_order=True)
     if rows.is_empty():
         return None
-    top, count = rows.row(-1, named=True), rows.height
-    beyond = rows.filter(pl.col("value") > pl.col("null_high")).height
+    top = rows.row(-1, named=True)
+    count = rows.filter(pl.col("value") > pl.col("null_largest")).height
     names = successors["list"].unique(maintain_order=True).to_list()[1:]
-    share, null, limit = (percent(top[name]) for name in ("value", "null", "null_high"))
+    share, null, limit = (percent(top[name]) for name in ("value", "null", "null_largest"))
+    pairs = f"{share} of {top['pairs']} pairs ({_listed(names)})"
+    null_words = f"with permuted lists it does so in {null}, and in 95 % of permutations no head exceeds {limit}"
+    if not count:
+        full = (
+            f"No successor head was detected among {rows.height}: {label_of(top)} comes nearest and raises the next "
+            f"word of an ordinal list most in {pairs}; {null_words}. A larger share would have been counted."
+        )
+        return Headline(full, f"No successor head was detected; a share above {limit} would have been.", 0.0)
+    verb = "are successor heads" if count > 1 else "is a successor head"
     full = (
-        f"{label_of(top)} raises the next word of an ordinal list most in {share} of {top['pairs']} pairs "
-        f"({_listed(names)}; successors permuted 1,000 times: {null}, in 97.5 % of them at most {limit}). "
-        f"{how_many(beyond, count).capitalize()} {'exceeds' if beyond == 1 else 'exceed'} that range; by chance "
-        f"{fixed(0.025 * count, 0) if count >= 40 else 'fewer than 1'} would."
+        f"{how_many(count, rows.height).capitalize()} {verb}. {label_of(top)} raises the next word of an ordinal list "
+        f"most in {pairs}; {null_words}."
     )
-    short = f"{label_of(top)} raises the next word of a list in {share} of pairs; permuted lists give {null}."
-    return Headline(full, short, share_effect(top["value"], top["null"]))
+    short = f"{label_of(top)} raises the next word of a list in {share} of pairs; by chance no head exceeds {limit}."
+    return Headline(full, short, share_effect(top["value"], top["null_largest"]))
 
 
 def _listed(names: list[str]) -> str:

@@ -4,7 +4,7 @@ The OV map of a head is applied to the token vectors of a list, and the logits o
 They are all candidates, the source itself included: a head that copies gives no successor.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,6 +23,7 @@ from headscope.lenses.shared.table import Row
 
 PERMUTATIONS = 1000
 _ENDS = (0.025, 0.975)
+_LARGEST = 0.95  # of the permutations, for the largest share of all heads
 
 
 @dataclass(frozen=True)
@@ -95,13 +96,9 @@ def successor_rows(subject: Subject, sites: Sequence[Site]) -> tuple[list[Row], 
         vectors = [_vectors(subject, subject.tables, ordinal) for ordinal in measured]
     except NotApplicable as error:
         return [], f"Successors are not looked for: {error.message}."
-    rows = [
-        row
-        for site in sites
-        if vectors and subject.reaches_tokens(site)
-        for row in _site_rows(subject.weights.weights(site), subject.reading, vectors)
-    ]
-    return rows, " ".join(notes)
+    reached = [site for site in sites if vectors and subject.reaches_tokens(site)]
+    hits_by_site = {site: _hits(subject.weights.weights(site), subject.reading, vectors) for site in reached}
+    return list(_rows(hits_by_site)), " ".join(notes)
 
 
 def _vectors(subject: Subject, tables: TokenTables, ordinal: OrdinalTokens) -> ListVectors:
@@ -111,19 +108,34 @@ def _vectors(subject: Subject, tables: TokenTables, ordinal: OrdinalTokens) -> L
     return ListVectors(ordinal, first.double(), later.double(), tables.unembedding[tokens].double())
 
 
-def _site_rows(w: HeadWeights, reading: StreamReading, lists: Sequence[ListVectors]) -> Iterator[Row]:
+def _hits(w: HeadWeights, reading: StreamReading, lists: Sequence[ListVectors]) -> dict[str, Hits]:
+    """The hits of a site by list, those of all lists together first."""
     by_list = {part.ordinal.name: part.hits(w, reading) for part in lists}
     together = sum(list(by_list.values())[1:], next(iter(by_list.values())))
-    for head in range(w.site.n_heads):
-        for name, hits in {ALL_LISTS: together, **by_list}.items():
-            shares = hits.permuted[:, head] / hits.pairs
-            low, high = (float(torch.quantile(shares, end)) for end in _ENDS)
-            yield {
-                **place(w.site, head),
-                "list": name,
-                "value": float(hits.measured[head]) / hits.pairs,
-                "null": float(shares.mean()),
-                "null_low": low,
-                "null_high": high,
-                "pairs": hits.pairs,
-            }
+    return {ALL_LISTS: together, **by_list}
+
+
+def _rows(hits_by_site: Mapping[Site, Mapping[str, Hits]]) -> Iterator[Row]:
+    by_list: dict[str, list[Hits]] = {}
+    for hits_of_site in hits_by_site.values():
+        for name, hits in hits_of_site.items():
+            by_list.setdefault(name, []).append(hits)
+    largest = {
+        name: float(torch.quantile(torch.cat([hits.permuted for hits in parts], 1).amax(1), _LARGEST)) / parts[0].pairs
+        for name, parts in by_list.items()
+    }
+    for site, hits_of_site in hits_by_site.items():
+        for head in range(site.n_heads):
+            for name, hits in hits_of_site.items():
+                shares = hits.permuted[:, head] / hits.pairs
+                low, high = (float(torch.quantile(shares, end)) for end in _ENDS)
+                yield {
+                    **place(site, head),
+                    "list": name,
+                    "value": float(hits.measured[head]) / hits.pairs,
+                    "null": float(shares.mean()),
+                    "null_low": low,
+                    "null_high": high,
+                    "null_largest": largest[name],
+                    "pairs": hits.pairs,
+                }

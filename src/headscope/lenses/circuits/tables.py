@@ -23,7 +23,7 @@ TOKENS = pl.Schema(
 SUCCESSORS = pl.Schema(
     _PLACE
     | {"list": pl.String}
-    | dict.fromkeys(("value", "null", "null_low", "null_high"), pl.Float64)
+    | dict.fromkeys(("value", "null", "null_low", "null_high", "null_largest"), pl.Float64)
     | {"pairs": pl.Int64}
 )
 ALL_LISTS = "all lists"
