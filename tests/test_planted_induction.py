@@ -101,7 +101,8 @@ def test_why_names_the_shift_head_and_the_mass_goes_with_its_path(case: Planted)
 
 
 def test_other_bases_and_another_order_change_no_score(as_written: Planted, disguised: Planted):
-    places = {"L0.H0": "L0.H2", "L0.H1": "L0.H0", "L0.H2": "L0.H1", "L1.H0": "L1.H1", "L1.H1": "L1.H2", "L1.H2": "L1.H0"}
+    first, second = ({"H0": "H2", "H1": "H0", "H2": "H1"}, {"H0": "H1", "H1": "H2", "H2": "H0"})
+    places = {f"L{n}.{old}": f"L{n}.{new}" for n, layer in enumerate((first, second)) for old, new in layer.items()}
     for lens, keys in (("roles", ["label", "source", "role"]), ("composition", ["label", "quantity"])):
         before, after = (by_label(each.run[lens].tables["heads"]) for each in (as_written, disguised))
         before = before.with_columns(pl.col("label").replace_strict(places))

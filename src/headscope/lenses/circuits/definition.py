@@ -213,7 +213,8 @@ def _successors(weights: WeightSource) -> list[dict[str, object]]:
             largest = [max(other[name][order] for other in counts.values()) / pairs for order in range(1, 1001)]
             first = {"stack": site.stack, "kind": site.kind, "layer": site.layer, "head": head, "list": name}
             nulls = {"null": float(np.mean(shares)), "null_low": low, "null_high": high}
-            last = {"null_largest": np.quantile(largest, 0.95), "pairs": pairs}
+            limit = float(np.quantile(largest, 0.95))
+            last = {"null_largest": limit, "has_role": hits[name][0] / pairs > limit, "pairs": pairs}
             rows.append({**first, "value": hits[name][0] / pairs, **nulls, **last})
     return rows
 

@@ -80,7 +80,7 @@ def _successors(successors: pl.DataFrame) -> Headline | None:
     if rows.is_empty():
         return None
     top = rows.row(-1, named=True)
-    count = rows.filter(pl.col("value") > pl.col("null_largest")).height
+    count = rows.filter("has_role").height
     names = successors["list"].unique(maintain_order=True).to_list()[1:]
     share, null, limit = (percent(top[name]) for name in ("value", "null", "null_largest"))
     pairs = f"{share} of {top['pairs']} pairs ({_listed(names)})"

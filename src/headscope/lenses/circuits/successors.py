@@ -137,5 +137,6 @@ def _rows(hits_by_site: Mapping[Site, Mapping[str, Hits]]) -> Iterator[Row]:
                     "null_low": low,
                     "null_high": high,
                     "null_largest": largest[name],
+                    "has_role": float(hits.measured[head]) / hits.pairs > largest[name],
                     "pairs": hits.pairs,
                 }

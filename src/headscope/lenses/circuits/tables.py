@@ -24,7 +24,7 @@ SUCCESSORS = pl.Schema(
     _PLACE
     | {"list": pl.String}
     | dict.fromkeys(("value", "null", "null_low", "null_high", "null_largest"), pl.Float64)
-    | {"pairs": pl.Int64}
+    | {"has_role": pl.Boolean, "pairs": pl.Int64}
 )
 ALL_LISTS = "all lists"
 # 95 % of a normal law lie within so many standard deviations.
@@ -61,7 +61,6 @@ def head_quantities(heads: pl.DataFrame, successors: pl.DataFrame) -> tuple[Head
         null="null",
         unit="share",
         highest="writes successors most",
-        habit="write successors",
-        habit_above=0.5,
+        role="successor head",
     )
     return copying if successors.is_empty() else (*copying, successor)
