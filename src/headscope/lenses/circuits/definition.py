@@ -161,7 +161,7 @@ def _pair_tables(params: Params, weights: WeightSource, site: Site, head: int) -
     w_ov = w.w_v[kv].double() @ torch.diag(w.gain_v[kv].double()) @ w.w_o[head].double()
     gain = torch.diag((w.gain_q[head] * w.gain_k[kv]).double())
     w_qk = w.w_q[head].double() @ gain @ w.w_k[kv].double().T
-    yield tuple(_standard(part[:n, :n]) for part in (left @ w_ov @ right, _scores(params, weights, site, head)))
+    yield _standard((left @ w_ov @ right)[:n, :n]), _standard(_scores(params, weights, site, head)[:n, :n])
     frames = [_random_frames(3, w_ov.shape[0], width) for width in (w.w_o.shape[1], w.w_k.shape[2])]
     for written, read in zip(*frames, strict=True):
         moved = left @ w_ov @ _directions(w_ov, w.w_o.shape[1]) @ written.T @ right
@@ -237,7 +237,7 @@ def _choices(weights: WeightSource, site: Site, head: int, tokens: tuple[int, ..
     w_ov = w.w_v[site.kv_head(head)].double() @ w.w_o[head].double()
     right = _matrix(reading.after.get(site), d) @ _matrix(reading.final, d) @ outputs[list(tokens)].T
     logits = x @ _matrix(reading.before[site], d) @ w_ov @ right
-    return [max(range(len(tokens)), key=lambda target, row=row: float(row[target])) for row in logits]
+    return [row.index(max(row)) for row in logits.tolist()]
 
 
 def _after_first_layer(weights: WeightSource, x: Tensor) -> Tensor:

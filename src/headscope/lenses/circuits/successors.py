@@ -6,6 +6,7 @@ They are all candidates, the source itself included: a head that copies gives no
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -74,6 +75,7 @@ def writes(logits: Float[Tensor, "heads words words"]) -> Bool[Tensor, " heads"]
     return (logits != 0).flatten(1).any(1)
 
 
+@lru_cache(maxsize=16)
 def permuted_successors(ordinal: OrdinalTokens) -> Int[Tensor, "orders pairs"]:
     """The places of the successors, then as many random orders of them as the null needs."""
     successors = torch.tensor(ordinal.successors)
@@ -93,7 +95,7 @@ def successor_rows(subject: Subject, sites: Sequence[Site]) -> tuple[list[Row], 
     notes = [f"Lists for successors: {', '.join(part.name for part in measured) or 'none'}."]
     notes += [f"Left out, as a word takes several tokens: {', '.join(left_out)}."] if left_out else []
     try:
-        vectors = [_vectors(subject, subject.tables, ordinal) for ordinal in measured]
+        vectors = _vectors(subject, subject.tables, measured)
     except NotApplicable as error:
         return [], f"Successors are not looked for: {error.message}."
     reached = [site for site in sites if vectors and subject.reaches_tokens(site)]
@@ -101,11 +103,17 @@ def successor_rows(subject: Subject, sites: Sequence[Site]) -> tuple[list[Row], 
     return list(_rows(hits_by_site)), " ".join(notes)
 
 
-def _vectors(subject: Subject, tables: TokenTables, ordinal: OrdinalTokens) -> ListVectors:
-    tokens = list(ordinal.tokens)
-    first = tables.embedding[tokens]
-    later = after_first_layer(subject.weights, subject.reading, first) if tables.later is None else tables.later[tokens]
-    return ListVectors(ordinal, first.double(), later.double(), tables.unembedding[tokens].double())
+def _vectors(subject: Subject, tables: TokenTables, lists: Sequence[OrdinalTokens]) -> list[ListVectors]:
+    """The vectors of all lists; the first layer is run once."""
+    tokens = [token for ordinal in lists for token in ordinal.tokens]
+    first, unembedding = tables.embedding[tokens], tables.unembedding[tokens]
+    if tables.later is not None:
+        later = tables.later[tokens]
+    else:
+        later = after_first_layer(subject.weights, subject.reading, first) if tokens else first
+    sizes = [len(ordinal.tokens) for ordinal in lists]
+    parts = [torch.split(rows.double(), sizes) for rows in (first, later, unembedding)]
+    return [ListVectors(ordinal, *rows) for ordinal, *rows in zip(lists, *parts, strict=True)]
 
 
 def _hits(w: HeadWeights, reading: StreamReading, lists: Sequence[ListVectors]) -> dict[str, Hits]:
