@@ -65,8 +65,8 @@ def repeat_masses_of(
     ahead = ((index[:queries] + offset)[:, None] - index[:keys])[None]
     if queries > keys:
         ahead = ahead.new_zeros(1, queries, 1) - index[:keys]
-    whole = slice(0, queries), slice(0, keys)
-    pairs = None if tokens is None else _pairs(tokens.to(attention_map.device), ahead, *whole)
+    block = slice(0, queries), slice(0, keys)
+    pairs = None if tokens is None else _pairs(tokens.to(attention_map.device), ahead, *block)
     first = torch.zeros(len(attention_map), dtype=torch.long, device=attention_map.device)
     masses = _columns(attention_map, ahead, offset if queries <= keys else None, period, first, pairs)
     return torch.cat([masses, torch.full_like(masses[..., :1], torch.nan)], -1)

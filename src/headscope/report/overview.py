@@ -119,7 +119,7 @@ def _role_line(group: RoleGroup, grid: HeadGrid) -> str:
 def _head_link(column: HeadColumn, head: int, grid: HeadGrid) -> str:
     label = escape(grid.heads[head].label)
     value = unbroken(escape(with_unit(float(column.values[head]), column.quantity.unit)))
-    return f'<a href="#{label}">{label}</a> <i>{value}</i>'
+    return f'<span><a href="#{label}">{label}</a> <i>{value}</i></span>'
 
 
 def cards(grid: HeadGrid, extremes: Mapping[int, Sequence[Extreme]]) -> str:

@@ -131,11 +131,11 @@ def _lists(params: Params, weights: WeightSource, heads: pl.DataFrame) -> pl.Dat
     rows: list[dict[str, object]] = []
     centred = heads.filter(pl.col("quantity") == "centred")
     best = max(centred["value"], default=0.0)
-    chosen = Selection.parse(params.at) if params.at else None
+    selection = Selection.parse(params.at) if params.at else None
     for row in centred.to_dicts():
         site = next(s for s in weights.sites if (s.stack, s.kind, s.layer) == (row["stack"], row["kind"], row["layer"]))
         head = row["head"]
-        if head not in chosen.heads_of(site) if chosen else row["value"] != best:
+        if head not in selection.heads_of(site) if selection else row["value"] != best:
             continue
         (ov, qk), *turns = _pair_tables(params, weights, site, head)
         lists = _sorted_pairs(ov, qk)
@@ -145,7 +145,7 @@ def _lists(params: Params, weights: WeightSource, heads: pl.DataFrame) -> pl.Dat
         for circuit, entries in lists.items():
             for rank, (score, *tokens) in enumerate(entries[: params.top], 1):
                 texts = [None if token is None else _text(weights, token) for token in tokens]
-                null = float(np.mean([each[circuit][rank - 1][0] for each in null_lists]))
+                null = float(np.mean([null_list[circuit][rank - 1][0] for null_list in null_lists]))
                 first = {"stack": site.stack, "kind": site.kind, "layer": site.layer, "head": head}
                 named = dict(zip(("source", "query", "target"), texts, strict=True))
                 last = {"score": score, "null": null, "tokens": len(ov)}
@@ -191,23 +191,23 @@ def _successors(weights: WeightSource) -> list[dict[str, object]]:
     if weights.vocabulary is None:
         return []
     lists = lists_in(weights.vocabulary)[0]
-    names = ["all lists", *(each.name for each in lists)]
+    names = ["all lists", *(ordinal.name for ordinal in lists)]
     counts: dict[tuple[Site, int], dict[str, list[int]]] = {}
     for site in weights.sites:
         if site.kind != "self" or not lists or "vocabulary" not in _maps(Params(), weights, site):
             continue
         for head in range(site.n_heads):
             hits = counts[site, head] = {name: [0] * 1001 for name in names}
-            for each in lists:
-                choices = _choices(weights, site, head, each.tokens)
-                for order, successors in enumerate(_orders(list(each.successors))):
+            for ordinal in lists:
+                choices = _choices(weights, site, head, ordinal.tokens)
+                for order, successors in enumerate(_orders(list(ordinal.successors))):
                     count = sum(a == b for a, b in zip(choices, successors, strict=False))
-                    hits[each.name][order] += count
+                    hits[ordinal.name][order] += count
                     hits["all lists"][order] += count
     rows: list[dict[str, object]] = []
     for (site, head), hits in counts.items():
         for name in names:
-            pairs = sum(len(each.successors) for each in lists if name in ("all lists", each.name))
+            pairs = sum(len(ordinal.successors) for ordinal in lists if name in ("all lists", ordinal.name))
             shares = [count / pairs for count in hits[name][1:]]
             low, high = np.quantile(shares, (0.025, 0.975))
             largest = [max(other[name][order] for other in counts.values()) / pairs for order in range(1, 1001)]

@@ -32,8 +32,8 @@ def sentences(tables: Tables) -> tuple[Headline, ...]:
         "": _pairs(tables["tokens"]),
     }
     headlines = {figure: headline for figure, headline in candidates.items() if headline is not None}
-    chosen = list(headlines.items())[:_MOST]
-    return pictured([headline for _, headline in chosen], [figure or f"copying_{main}" for figure, _ in chosen])
+    first = list(headlines.items())[:_MOST]
+    return pictured([headline for _, headline in first], [figure or f"copying_{main}" for figure, _ in first])
 
 
 def _copying(heads: pl.DataFrame, main: str) -> Headline:

@@ -31,7 +31,7 @@ class Subject:
 
 
 def subject_of(params: Params, weights: WeightSource) -> Subject:
-    """The model, with a reason in the place of token vectors where heads do not reach the logits."""
+    """The model; a reason for token vectors where heads do not reach the logits."""
     try:
         reading = weights.stream_reading()
     except WeightsRefused as error:

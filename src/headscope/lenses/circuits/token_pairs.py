@@ -129,7 +129,7 @@ def lists_of_head(attended: PairScores | None, moved: PairScores, top: int) -> d
 
 
 def turned_heads(w: HeadWeights, head: int) -> Iterator[HeadWeights]:
-    """The same head with random directions in the place of those that it writes to and that its keys read."""
+    """Yield the head with random directions for those that it writes to and its keys read."""
     kv = w.kv_of_head(head)
     d, widths = w.w_o.shape[2], (w.w_o.shape[1], w.w_k.shape[2])
     for written, read in zip(*(directions(TURNS, d, width) for width in widths), strict=True):
@@ -142,7 +142,7 @@ def turned_heads(w: HeadWeights, head: int) -> Iterator[HeadWeights]:
 def turned_factor(
     near: Float[Tensor, "d width"], far: Float[Tensor, "d width"], frame: Float[Tensor, "d width"]
 ) -> Float[Tensor, "d width"]:
-    """F Vᵀ far, where near farᵀ = U S Vᵀ: random directions F in the place of V.
+    """F Vᵀ far, where near farᵀ = U S Vᵀ: V is exchanged for random directions F.
 
     Signs are fixed by the sums of columns of V, so that the inner basis of a head does not matter.
     """
@@ -176,7 +176,7 @@ def turned_lists(
         for circuit, scores_of_circuit in lists.items():
             for rank, score in enumerate(scores_of_circuit, 1):
                 scores.setdefault(circuit, {}).setdefault(rank, []).append(score)
-    return {circuit: {rank: fmean(each) for rank, each in by_rank.items()} for circuit, by_rank in scores.items()}
+    return {circuit: {rank: fmean(numbers) for rank, numbers in by_rank.items()} for circuit, by_rank in scores.items()}
 
 
 def refusal(site: Site, status: str, reason: str) -> str:

@@ -47,9 +47,9 @@ _QUANTITIES = {
         "duplicate-token head",
         "look at an earlier copy",
     ),
-    "2 back": ("mass 2 tokens back", "", "2-back head", "look 2 tokens back"),
-    "3 back": ("mass 3 tokens back", "", "3-back head", "look 3 tokens back"),
-    "4 back": ("mass 4 tokens back", "", "4-back head", "look 4 tokens back"),
+    "2 back": ("mass 2 tokens back", "", "two-back head", "look 2 tokens back"),
+    "3 back": ("mass 3 tokens back", "", "three-back head", "look 3 tokens back"),
+    "4 back": ("mass 4 tokens back", "", "four-back head", "look 4 tokens back"),
     "self": ("mass on itself, random tokens", "", "self-attending head", ""),
     "first token": ("mass on the first of random tokens", "", "first-token head", ""),
 }
