@@ -1,6 +1,7 @@
 """Compare sessions with a plain forward in time and peak memory.
 
     python -m benchmarks.session [--model smollm2] [--tokens 2048] [--repeats 3] [--transformer-lens PYTHON]
+    python -m benchmarks.session --heads [--model smollm2] [--repeats 3] [--transformer-lens PYTHON]
     python -m benchmarks.session --ablations [--model smollm2] [--tokens 128]
     python -m benchmarks.session --nothing [--model smollm2] [--tokens 512]
 
@@ -10,6 +11,9 @@ table holds medians of ratios to the plain forward of the same turn. In each pro
 before it is timed. Times are CPU seconds. TransformerLens needs other versions than headscope: pass the Python of an
 environment that has it.
 
+`--heads` scores all heads as previous-token, duplicate-token and induction heads on 24 windows of random tokens that
+come twice: by the capture `repeats:40` of a session, by stored maps of TransformerLens, and by its head detector, which
+reads one window after the other.
 `--ablations` ablates every head in turn, `--nothing` opens sessions that capture nothing; two of them stand between two
 plain forwards. For both the allocator of the C library never gives memory back: otherwise the ratio is that of page
 faults, which differ from process to process.
@@ -32,8 +36,14 @@ EMPTY, EVERYTHING = "headscope, nothing captured", "headscope, every place captu
 LENS = "run_with_cache (TransformerLens)"
 WAYS = (PLAIN, STREAM, EMPTY, EVERYTHING, STORED, LENS)
 
+PERIOD, WINDOWS = 40, 24
+SCORED = "headscope, repeats:40"
+LENS_MAPS, LENS_DETECTOR = "cached patterns (TransformerLens)", "detect_head (TransformerLens)"
+HEAD_WAYS = (PLAIN, SCORED, LENS_MAPS, LENS_DETECTOR)
+
 TRANSFORMER_LENS = """
 import json, sys, time, torch
+from pathlib import Path
 
 def peak_kib():
     # Not ru_maxrss: that is inherited from the parent process across exec.
@@ -43,16 +53,37 @@ torch.set_num_threads(int(sys.argv[3]))
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformer_lens.model_bridge import TransformerBridge
 bridge = TransformerBridge.boot_transformers(sys.argv[1], dtype=torch.float32)
-tokens = torch.randint(3, 1000, (1, int(sys.argv[2])), generator=torch.Generator().manual_seed(0))
+tokens, period = torch.tensor(json.loads(Path(sys.argv[2]).read_text())), int(sys.argv[5])
+
+def every_place(ids):
+    return bridge.run_with_cache(ids)
+
+def cached_patterns(ids):
+    _, cache = bridge.run_with_cache(ids, names_filter=lambda name: name.endswith("hook_pattern"))
+    later = torch.arange(period + 1, ids.shape[1])
+    maps = torch.stack([cache["pattern", layer] for layer in range(bridge.cfg.n_layers)])
+    return [maps[..., later, later - back].mean((1, 3)).flatten().tolist() for back in (1, period, period - 1)]
+
+def detector(ids):
+    from transformer_lens.head_detector import detect_head
+    names = ("previous_token_head", "duplicate_token_head", "induction_head")
+    kinds = {"exclude_bos": True, "error_measure": "mul"}
+    texts = [bridge.to_string(row) for row in ids[:, 1:]]
+    scores = [torch.stack([detect_head(bridge, text, name, **kinds) for text in texts]).mean(0) for name in names]
+    return [each.flatten().tolist() for each in scores]
+
+run = {"every": every_place, "patterns": cached_patterns, "detector": detector}[sys.argv[4]]
 loaded = peak_kib()
 with torch.no_grad():
-    bridge.run_with_cache(tokens[:, :64])
+    run(tokens[:1, : 2 * period + 1] if sys.argv[4] != "every" else tokens[:, :64])
     start = time.process_time()
-    kept = bridge.run_with_cache(tokens)
+    kept = run(tokens)
     seconds = time.process_time() - start
 peak = peak_kib()
-print(json.dumps({"seconds": seconds, "peak": peak * 1024, "loaded": loaded * 1024}))
+scores = kept if sys.argv[4] != "every" else None
+print(json.dumps({"seconds": seconds, "peak": peak * 1024, "loaded": loaded * 1024, "scores": scores}))
 """
+JOBS = {LENS: "every", LENS_MAPS: "patterns", LENS_DETECTOR: "detector"}
 
 
 def peak_kib() -> int:
@@ -64,7 +95,18 @@ def peak_kib() -> int:
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
 
 
-def measure_here(way: str, folder: str, n: int, threads: int) -> dict[str, float]:
+def window_tokens(n: int | None) -> list[list[int]]:
+    """One window of n random tokens; without n, windows of a first token and tokens that come twice."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    if n is not None:
+        return torch.randint(3, 1000, (1, n), generator=generator).tolist()
+    rows = [(100 + torch.randperm(48_000, generator=generator)[:PERIOD]).tolist() for _ in range(WINDOWS)]
+    return [[1, *row, *row] for row in rows]
+
+
+def measure_here(way: str, folder: str, tokens_file: str, threads: int) -> dict[str, Any]:
     """Measure CPU seconds of one forward and the peak memory of this process."""
     import time
 
@@ -77,7 +119,7 @@ def measure_here(way: str, folder: str, n: int, threads: int) -> dict[str, float
     model = open_model(folder)
     body = model.hf.base_model
     model.run(torch.randint(3, 1000, (1, 8)))  # where places are is looked up once in a model's life
-    tokens = torch.randint(3, 1000, (1, n), generator=torch.Generator().manual_seed(0))
+    tokens = torch.tensor(json.loads(Path(tokens_file).read_text()))
     loaded = peak_kib()
 
     def plain(ids: Any) -> None:
@@ -103,27 +145,38 @@ def measure_here(way: str, folder: str, n: int, threads: int) -> dict[str, float
             session.run(ids, head=False)
             rows.take()
 
+    def scored(ids: Any) -> None:
+        with model.session() as session:
+            captured = session.capture(f"repeats:{PERIOD}")
+            session.run(ids, head=False)
+            masses = torch.stack(list(captured.take()[f"repeats:{PERIOD}"].values()))
+        later = masses[..., PERIOD + 1 :, :].mean((1, 3)).flatten(0, 1)
+        kept.append(later[:, [0, 5, 4]].T.tolist())  # 1, N and N − 1 back
+
     kept: list[Any] = []  # what was captured stays in memory, as it does with a user
-    ways = {PLAIN: plain, STREAM: streamed, EMPTY: empty, EVERYTHING: everything, STORED: stored}
+    ways = {PLAIN: plain, STREAM: streamed, EMPTY: empty, EVERYTHING: everything, STORED: stored, SCORED: scored}
     run: Callable[[Any], None] = ways[way]
-    run(tokens[:, :64])
+    run(tokens[:1, :64])
     kept.clear()
     start = time.process_time()
     run(tokens)
     seconds = time.process_time() - start
     peak = peak_kib()
-    return {"seconds": seconds, "peak": peak * 1024, "loaded": loaded * 1024}
+    scores = kept[0] if way == SCORED else None
+    return {"seconds": seconds, "peak": peak * 1024, "loaded": loaded * 1024, "scores": scores}
 
 
-def in_its_own_process(way: str, folder: str, n: int, threads: int, lens_python: str | None) -> dict[str, float] | None:
+def in_its_own_process(
+    way: str, folder: str, tokens_file: str, threads: int, lens_python: str | None
+) -> dict[str, Any] | None:
     """Measure one way in a fresh process; None where it cannot run."""
-    if way == LENS:
+    if way in JOBS:
         if lens_python is None:
             return None
-        command = [lens_python, "-c", TRANSFORMER_LENS, folder, str(n), str(threads)]
+        command = [lens_python, "-c", TRANSFORMER_LENS, folder, tokens_file, str(threads), JOBS[way], str(PERIOD)]
     else:
         command = [sys.executable, "-m", "benchmarks.session", "--way", way, "--model", folder]
-        command += ["--tokens", str(n), "--threads", str(threads)]
+        command += ["--tokens-file", tokens_file, "--threads", str(threads)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         print(done.stderr[-2000:], file=sys.stderr)
@@ -141,28 +194,29 @@ def main() -> None:
     parser.add_argument("--transformer-lens", default=None, metavar="PYTHON")
     parser.add_argument("--ablations", action="store_true", help="ablate every head in turn")
     parser.add_argument("--nothing", action="store_true", help="sessions that capture nothing")
-    parser.add_argument("--way", choices=WAYS, default=None, help=argparse.SUPPRESS)
+    parser.add_argument("--heads", action="store_true", help="scores of all heads on repeated tokens")
+    parser.add_argument("--way", choices=(*WAYS, SCORED), default=None, help=argparse.SUPPRESS)
+    parser.add_argument("--tokens-file", default=None, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.way is not None:
-        print(json.dumps(measure_here(arguments.way, arguments.model, arguments.tokens, arguments.threads)))
+        print(json.dumps(measure_here(arguments.way, arguments.model, arguments.tokens_file, arguments.threads)))
         return
     if arguments.ablations or arguments.nothing:
         with_fixed_allocator()
         rounds(arguments.model, arguments.tokens, arguments.threads, ablations if arguments.ablations else nothing)
         return
     with tempfile.TemporaryDirectory() as scratch:
-        folder = save_plain(arguments.model, Path(scratch))
-        turns = [
-            {
-                way: in_its_own_process(way, folder, arguments.tokens, arguments.threads, arguments.transformer_lens)
-                for way in WAYS
-            }
-            for _ in range(arguments.repeats)
-        ]
-    setting = f"{arguments.model}, n = {arguments.tokens}, {arguments.threads} thread(s)"
+        folder = save_plain(arguments.model, Path(scratch) / "model")
+        tokens = Path(scratch) / "tokens.json"
+        tokens.write_text(json.dumps(window_tokens(None if arguments.heads else arguments.tokens)))
+        options = (folder, str(tokens), arguments.threads, arguments.transformer_lens)
+        ways = HEAD_WAYS if arguments.heads else WAYS
+        turns = [{way: in_its_own_process(way, *options) for way in ways} for _ in range(arguments.repeats)]
+    size = f"{WINDOWS} windows of {2 * PERIOD + 1} tokens" if arguments.heads else f"n = {arguments.tokens}"
+    setting = f"{arguments.model}, {size}, {arguments.threads} thread(s)"
     print(f"{setting}, medians of {arguments.repeats} turns\n")
     print("| way | CPU time | peak memory | time ratio | memory ratio |\n|---|---|---|---|---|")
-    for way in WAYS:
+    for way in ways:
         rows = [(turn[way], turn[PLAIN]) for turn in turns if turn[way] and turn[PLAIN]]
         if not rows:
             print(f"| {way} | not run | | | |")
@@ -172,6 +226,20 @@ def main() -> None:
         slower = statistics.median(row["seconds"] / plain["seconds"] for row, plain in rows)
         larger = statistics.median(row["peak"] / plain["peak"] for row, plain in rows)
         print(f"| {way} | {seconds:.2f} s | {peak / 2**20:.0f} MiB | {slower:.2f} × | {larger:.2f} × |")
+    if arguments.heads:
+        print_agreement(turns[0])
+
+
+def print_agreement(turn: dict[str, dict[str, Any] | None]) -> None:
+    """How far the scores of each way lie from those of headscope."""
+    ours = turn[SCORED]
+    for way in (LENS_MAPS, LENS_DETECTOR):
+        theirs = turn[way]
+        if ours is None or theirs is None:
+            continue
+        for name, a, b in zip(("previous", "duplicate", "induction"), ours["scores"], theirs["scores"], strict=True):
+            largest = max(abs(x - y) for x, y in zip(a, b, strict=True))
+            print(f"{way}, {name}: largest difference of a head's score {largest:.2g}")
 
 
 def with_fixed_allocator() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from headscope.attention.call import Call
 from headscope.attention.maps import pairs_of, score_rows
 from headscope.attention.statistics import Request, pattern_statistics, uniform_statistics
-from headscope.attention.token_repeats import repeat_masses_of
+from headscope.attention.token_repeats import repeat_masses
 from headscope.core import (
     AfterHeads,
     Embedding,
@@ -165,12 +165,13 @@ class Words:
         return tuple(f" {self.words[token]}" for token in tokens)
 
 
-# Three pairs of one relation, two of another, three that are related, and others.
+# Three pairs of one relation, two of another, three that are related, a list in order, and others.
 WORDS = Words(
     (
         *("king", "queen", "man", "woman", "boy", "girl", "car", "cars", "book", "books", "warm", "sunny", "time"),
         *("water", "river", "road"),
-        *(f"word{number}" for number in range(14)),
+        *("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"),
+        *(f"word{number}" for number in range(4)),
     )
 )
 
@@ -269,7 +270,7 @@ def batches(
             parts["resid"] = parts["x"] = residual(model.weights_of[of], lengths, n, seed=100 * seed + number)
             parts["corner"], parts["corner_z"] = pattern[:, :, :CORNER, :CORNER], parts["z"][:, :, :CORNER]
             parts["corner:256"] = pattern[:, :, :256, :256]
-            parts["repeats:40"] = repeat_masses_of(pattern, 40, tokens if of.kind == "self" else None)
+            parts["repeats:40"] = repeat_masses(call, 40, tokens if of.kind == "self" else None)
             parts["early"] = pattern[:, :, :CORNER, : CORNER if of.causal else None]
             for name, part in parts.items():
                 captures.setdefault(name, {})[of] = part

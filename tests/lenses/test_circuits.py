@@ -9,10 +9,21 @@ import torch
 from headscope.core import Embedding, Rotary, StreamNorm, StreamReading, WeightStatus
 from headscope.errors import UsageError, WeightsRefused
 from headscope.lenses.circuits.lens import LENS
+from headscope.lenses.circuits.ordinal_lists import LISTS
 from headscope.lenses.circuits.settings import Params
-from headscope.lenses.circuits.token_pairs import PairScores, skip_trigrams, strongest_pairs
+from headscope.lenses.circuits.token_pairs import PairScores, skip_trigrams, strongest_pairs, turned_factor
 from tests.lenses.asking import begin, defined, finish
-from tests.lenses.planted import MODELS, SPEC, WORDS, Planted, gaussian_weights, head_weights, planted, site
+from tests.lenses.planted import (
+    MODELS,
+    SPEC,
+    WORDS,
+    Planted,
+    feed_forward,
+    gaussian_weights,
+    head_weights,
+    planted,
+    site,
+)
 
 D, WIDTH = 24, 5
 
@@ -123,6 +134,116 @@ def test_lists_are_those_of_the_whole_matrix():
     other = (other - other.mean()) / other.std(correction=0)
     sums = (other[:, :, None] + standard[:, None, :]).flatten().sort(descending=True).values[:7]
     assert [pair.score for pair in skip_trigrams(attended, moved, 7)] == pytest.approx(sums.tolist())
+
+
+DAYS, MONTHS = (next(part.words for part in LISTS if part.name == name) for name in ("days", "months"))
+ORDINAL = replace(WORDS, words=(*DAYS, *MONTHS, "seven", "thirteen", "king", "queen", "river"))
+
+
+def shifted(words: tuple[str, ...], steps: int) -> torch.Tensor:
+    """The map of each word's token to that of the word so many steps later, in a cycle."""
+    places = [ORDINAL.words.index(word) for word in words]
+    matrix = torch.zeros(D, D, dtype=torch.float64)
+    matrix[places, places[steps:] + places[:steps]] = 1.0
+    return matrix
+
+
+def writer_of(*maps: torch.Tensor) -> Planted:
+    """One head for each map of tokens to tokens, which are orthonormal; heads of a later layer read the same ones."""
+    model = with_outputs([frame(0)], [frame(0).T], vocabulary=ORDINAL)
+    tokens = next(iter(model.vectors.values()))
+    of = site(n_heads=len(maps), n_kv_heads=len(maps), d_head=WIDTH, d_value=D)
+    base = gaussian_weights(of)
+    w_v, w_o = torch.stack([tokens.T @ part for part in maps]), tokens.expand(len(maps), -1, -1)
+    stream = replace(model.stream_reading(), before={of: StreamNorm(False, torch.ones(D), torch.zeros(D))})
+    planted_weights = {of: head_weights(of, base.w_q, base.w_k, w_v, w_o)}
+    return replace(model, weights_of=planted_weights, stream=stream, feeds=feed_forward(of))
+
+
+def successors(finding, head: int, name: str = "all lists"):
+    rows = finding.tables["successors"].filter(pl.col("head") == head, pl.col("list") == name)
+    return rows.row(0, named=True)
+
+
+def test_a_head_that_writes_successors():
+    """One head writes the next day and month, one the next but one, one copies, one knows the days alone."""
+    both = [shifted(DAYS, steps) + shifted(MONTHS, steps) for steps in (1, 2, 0)]
+    found = finding_of(writer_of(*both, shifted(DAYS, 1)))
+    assert [successors(found, head)["value"] for head in range(3)] == [1.0, 0.0, 0.0]
+    assert [successors(found, 3, name)["value"] for name in ("days", "months")] == [
+        1.0,
+        pytest.approx(1 / 12, abs=1 / 12),
+    ]
+    row = successors(found, 0)
+    assert row["pairs"] == len(DAYS) + len(MONTHS)
+    # A random order hits one word of each list in the mean.
+    assert row["null"] == pytest.approx(2 / 19, abs=0.02)
+    assert row["null_high"] <= row["null_largest"] < 0.5
+    assert found.headlines[1].full.startswith("2 of 4 heads are successor heads. L0.H0 raises the next word")
+    assert found.headlines[1].effect > 0.5
+    assert "successor" in {quantity.key for quantity in found.quantities}
+
+
+def test_a_list_with_a_word_of_several_tokens_is_left_out_and_the_method_says_so():
+    words = tuple(word for word in ORDINAL.words if word != "May")
+    model = writer_of(shifted(DAYS, 1), shifted(DAYS, 0))
+    found = finding_of(replace(model, vocabulary=replace(ORDINAL, words=(*words, "lake"))))
+    assert set(found.tables["successors"]["list"]) == {"all lists", "days"}
+    assert "Lists for successors: days. Left out, as a word takes several tokens: months (“May”)" in found.method
+    without = finding_of(replace(model, vocabulary=None))
+    assert without.tables["successors"].is_empty()
+    assert "Successors are not looked for: without a tokenizer" in without.method
+
+
+def test_random_heads_are_no_successor_heads():
+    generator = torch.Generator().manual_seed(4)
+    maps = [torch.randn(D, D, generator=generator, dtype=torch.float64) for _ in range(8)]
+    found = finding_of(writer_of(*maps))
+    rows = found.tables["successors"].filter(pl.col("list") == "all lists")
+    assert (rows["value"] <= rows["null_largest"]).all()
+    assert found.headlines[1].full.startswith("No successor head was detected among 8")
+    assert found.headlines[1].effect == 0
+
+
+def test_later_layers_read_the_stream_behind_the_first():
+    """The same head in the second layer: the first one turned Monday into Tuesday, so it writes Wednesday."""
+    first, second = (site(n_heads=1, n_kv_heads=1, d_value=D, layer=layer) for layer in range(2))
+    model = writer_of(shifted(DAYS, 1))
+    w = next(iter(model.weights_of.values()))
+    weights = {first: replace(w, site=first, w_o=50 * w.w_o), second: replace(w, site=second)}
+    norm = next(iter(model.stream_reading().before.values()))
+    stream = replace(model.stream_reading(), before={first: norm, second: norm})
+    found = finding_of(replace(model, weights_of=weights, stream=stream, feeds=quiet(feed_forward(first, second))))
+    days = found.tables["successors"].filter(pl.col("list") == "days")
+    assert days["value"].to_list() == [1.0, 0.0]
+
+
+def quiet(feeds: dict) -> dict:
+    """Feed-forward parts that give 0."""
+    return {name: 0 * matrix for name, matrix in feeds.items()}
+
+
+def test_the_null_of_a_list_is_that_of_turned_heads():
+    """A head that writes to random directions of the stream scores what its null says; a copying one scores more."""
+    generator = torch.Generator().manual_seed(6)
+    tokens = torch.linalg.qr(torch.randn(D, D, generator=generator, dtype=torch.float64)).Q
+    chance = tokens[:, :WIDTH]
+    found = finding_of(with_outputs([frame(0), frame(0)], [frame(0).T, chance.T]), at="L0", top=3)
+    lists = found.tables["tokens"].filter(pl.col("circuit") == "OV", pl.col("rank") == 1)
+    copying, random = lists.to_dicts()
+    assert copying["score"] > 1.2 * copying["null"]
+    assert random["score"] == pytest.approx(random["null"], rel=0.25)
+
+
+def test_a_turned_factor_keeps_its_singular_values_and_does_not_know_the_inner_basis():
+    near, far = (torch.randn(D, WIDTH, generator=torch.Generator().manual_seed(n), dtype=torch.float64) for n in (1, 2))
+    inner = torch.randn(WIDTH, WIDTH, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    turned = turned_factor(near, far, frame(9))
+    sizes = [torch.linalg.svdvals(near @ part.T)[:WIDTH] for part in (far, turned)]
+    assert torch.allclose(*sizes)
+    assert torch.allclose(frame(9) @ (frame(9).T @ turned), turned)
+    other = turned_factor(near @ inner, far @ torch.linalg.inv(inner).T, frame(9))
+    assert torch.allclose(near @ turned.T, near @ inner @ other.T)
 
 
 def test_a_model_without_logits_has_scores_within_the_stream_only():

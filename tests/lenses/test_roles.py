@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from headscope.attention.call import Call
-from headscope.attention.statistics import Request, row_statistics, uniform_statistics
 from headscope.attention.token_repeats import repeat_masses
 from headscope.errors import UsageError
 from headscope.lenses.lens import AS_IS, Batch
@@ -59,8 +58,8 @@ def planted_batch(tokens: Tensor, made: str, variant: str, strength: float) -> B
         variant,
         tokens,
         torch.ones_like(tokens, dtype=torch.bool),
-        {OF: row_statistics(call, Request())},
-        {OF: uniform_statistics(call, Request())},
+        {},
+        {},
         {"pattern": {OF: softmax(call)}, f"repeats:{PARAMS.tokens}": {OF: masses}},
         made=made,
     )

@@ -17,10 +17,13 @@ import pytest
 from headscope.core import Curves, Finding, Headline, HeadQuantity, Run, Series, Site
 from headscope.errors import ResourceError
 from headscope.report import figure_element
+from headscope.report import overview as overview_module
 from headscope.report import page as page_module
 from headscope.report import section as section_module
+from headscope.report.head_choice import role_groups
+from headscope.report.head_grid import Head, HeadGrid, head_grid
 from headscope.report.page import figure_html, finding_html, notebook_html, render, write
-from headscope.report.page_data import json_for_html
+from headscope.report.page_data import atlas_json, json_for_html
 from headscope.report.table import table
 from tests.html_page import Page
 from tests.report.example import HOSTILE, example_run
@@ -210,6 +213,72 @@ def test_the_heads_at_the_ends_have_cards(page: Page, run: Run) -> None:
     shown = re.sub(r"\s+", " ", "".join(page.text))
     assert "sharpest" in shown
     assert "flattest" in shown
+
+
+def with_roles(run: Run, names: tuple[str, ...] = ("night head", "day head")) -> Run:
+    """The run, in which heads with even numbers have the one role, and one head the other."""
+    focus = run.findings["focus"]
+    heads = focus.tables["heads"].with_columns(
+        at_night=pl.when(pl.col("layer") < 2).then(pl.col("head") % 2 == 0).otherwise(False),
+        by_day=(pl.col("layer") == 1) & (pl.col("head") == 3),
+    )
+    quantities = tuple(
+        HeadQuantity(column, f"mass {column}", "heads", "first_token", unit="share", role=name, role_column=column)
+        for name, column in zip(names, ("at_night", "by_day"), strict=True)
+    )
+    finding = replace(focus, tables={"heads": heads}, quantities=quantities)
+    return replace(run, findings={"focus": finding})
+
+
+def test_the_first_screen_names_the_heads_of_each_role(run: Run) -> None:
+    changed = with_roles(run)
+    grid = head_grid(changed)
+    night = role_groups(grid)[0]
+    values = grid.columns[0].values
+    expected = [place for place, head in enumerate(grid.heads) if head.site.layer < 2 and head.head % 2 == 0]
+    assert sorted(night.heads) == expected
+    assert values[list(night.heads)].tolist() == sorted(values[expected], reverse=True), "those with the most first"
+    html = overview_module.roles(grid)
+    assert f">{len(expected)} night heads</a>: " in html
+    assert ">1 day head</a>: " in html
+    named = re.findall(r'<a href="#(L\d+\.H\d+)">', html)
+    assert named[:8] == [grid.heads[place].label for place in night.heads[:8]]
+    assert named[-1] == "L1.H3"
+    assert (len(expected) > 8) == (f"and {len(expected) - 8} more" in html)
+    assert 'id="roles"' in render(changed)
+    assert 'id="roles"' not in render(run), "no role, no place for roles"
+
+
+def test_the_count_of_a_role_leads_to_the_atlas_with_these_heads(run: Run) -> None:
+    grid = head_grid(with_roles(run))
+    night, _ = role_groups(grid)
+    address = re.search(
+        r'href="#overview\?colour=focus.at_night&amp;only=focus.at_night:([^:]+):"', overview_module.roles(grid)
+    )
+    assert address is not None
+    data = atlas_json(with_roles(run), grid)
+    shown = data["quantities"][0]["values"]
+    assert min(shown[place] for place in night.heads) == float(address[1])
+    assert [
+        data["heads"][place]["roles"] for place in (night.heads[0], grid.heads.index(named_head(grid, "L1.H3")))
+    ] == [
+        ["night head"],
+        ["day head"],
+    ]
+
+
+def test_a_role_counts_as_a_habit_and_hostile_names_stay_text(run: Run) -> None:
+    changed = with_roles(run, (HOSTILE, "day head"))
+    text = render(changed)
+    assert HOSTILE not in text
+    focus = changed.findings["focus"]
+    quantities = [replace(quantity, habit="look at the dark", habit_above=2.0) for quantity in focus.quantities]
+    habits_of = replace(changed, findings={"focus": replace(focus, quantities=tuple(quantities[1:]))})
+    assert "1 head looks at the dark" in render(habits_of)
+
+
+def named_head(grid: HeadGrid, label: str) -> Head:
+    return next(head for head in grid.heads if head.label == label)
 
 
 def test_each_lens_has_one_answer(page: Page, run: Run) -> None:

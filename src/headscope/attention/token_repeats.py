@@ -1,6 +1,6 @@
 r"""The weights on keys that a repeated text singles out: near keys, a period back, after a copy of the token.
 
-Rows of the pattern are computed in blocks and summed at once, so that no map is stored. A key k *follows a copy* of the
+Rows of the pattern are computed in blocks and read at once, so that no map is stored. A key k *follows a copy* of the
 query's token where $t_{k-1} = t_i$ and $k < i$. Its *control* is the pair one token later, (i + 1, k + 1): it has the
 same distance, and it counts where it follows no copy itself.
 """
@@ -14,11 +14,12 @@ from torch import Tensor
 from headscope.attention.call import Call
 from headscope.attention.maps import pattern
 from headscope.attention.sparse.blocks import row_blocks
+from headscope.attention.statistics.visibility import first_key, visible_sums
 
 # Distances that are always there, before those of the period: N − 1 and N.
 NEAR = (1, 2, 3, 4)
-# Columns: NEAR, N − 1, N, keys after copies, their controls.
-COLUMNS = len(NEAR) + 4
+# Columns: NEAR, N − 1, N, keys after copies, their controls, the query itself, the first key, a visible key by chance.
+COLUMNS = len(NEAR) + 7
 # Rows of the pattern that are computed at a time.
 BLOCK = 64
 
@@ -27,31 +28,48 @@ _NOWHERE = -1  # no token has this id
 
 def repeat_masses(
     call: Call, period: int, tokens: Int[Tensor, "batch keys"] | None = None
-) -> Float[Tensor, "batch heads queries 8"]:
+) -> Float[Tensor, "batch heads queries 11"]:
     """The weights 1, 2, 3, 4, N − 1 and N keys before each query, after copies of its token, and on controls.
 
-    A key that does not exist has the weight 0. Without tokens the last two columns are NaN.
+    Then the weights on the query itself and on the first real key, and the weight of one visible key where all have
+    the same. A key that does not exist has the weight 0. Without tokens the columns of copies and controls are NaN.
 
     Properties:
         - those sums of the whole pattern  (tested: test_repeat_masses_are_sums_of_the_pattern)
     """
-    blocks = [
-        _columns(pattern(call.take(queries, keys)), _ahead(call, queries, keys), period, tokens, queries, keys)
-        for queries, keys in row_blocks(call, BLOCK)
-    ]
-    return torch.cat(blocks, dim=2)
+    blocks = []
+    for queries, keys in row_blocks(call, BLOCK):
+        block = call.take(queries, keys)
+        ahead = block.query_positions[:, :, None] - block.key_positions[:, None]
+        pairs = None if tokens is None else _pairs(tokens.to(call.q.device), ahead, queries, keys)
+        first = first_key(call) - (keys.start or 0)
+        blocks.append(_columns(pattern(block), ahead, block.offset, period, first, pairs))
+    count = visible_sums(call, ()).count
+    even = torch.where(count > 0, 1 / count.clamp(min=1), 0.0).expand(*call.q.shape[:3])
+    masses = torch.cat(blocks, dim=2)
+    return torch.cat([masses, even.to(masses)[..., None]], -1)
 
 
 def repeat_masses_of(
     attention_map: Float[Tensor, "batch heads queries keys"],
     period: int,
     tokens: Int[Tensor, "batch keys"] | None = None,
-) -> Float[Tensor, "batch heads queries 8"]:
-    """The same of a map that is already computed; its last query sits at the last key."""
+) -> Float[Tensor, "batch heads queries 11"]:
+    """The same of a map that is already computed; its last query sits at the last key, its first key is real.
+
+    Which keys are visible is not known, so that the last column is NaN.
+    """
     queries, keys = attention_map.shape[-2:]
-    index = torch.arange(keys, device=attention_map.device)
-    ahead = (index[-queries:] if queries <= keys else index.new_zeros(queries))[None, :, None] - index
-    return _columns(attention_map, ahead, period, tokens, slice(0, queries), slice(0, keys))
+    offset = max(keys - queries, 0)
+    index = torch.arange(max(queries, keys), device=attention_map.device)
+    ahead = ((index[:queries] + offset)[:, None] - index[:keys])[None]
+    if queries > keys:
+        ahead = ahead.new_zeros(1, queries, 1) - index[:keys]
+    block = slice(0, queries), slice(0, keys)
+    pairs = None if tokens is None else _pairs(tokens.to(attention_map.device), ahead, *block)
+    first = torch.zeros(len(attention_map), dtype=torch.long, device=attention_map.device)
+    masses = _columns(attention_map, ahead, offset if queries <= keys else None, period, first, pairs)
+    return torch.cat([masses, torch.full_like(masses[..., :1], torch.nan)], -1)
 
 
 def repeat_counts(tokens: Int[Tensor, "batch tokens"]) -> Int[Tensor, "batch tokens 2"]:
@@ -65,45 +83,54 @@ def repeat_counts(tokens: Int[Tensor, "batch tokens"]) -> Int[Tensor, "batch tok
     return torch.cat(counts, 1)
 
 
-def _ahead(call: Call, queries: slice, keys: slice) -> Int[Tensor, "_ rows keys"]:
-    """Query position minus key position."""
-    return call.query_positions[:, queries, None] - call.key_positions[:, None, keys]
-
-
 def _columns(
     weights: Float[Tensor, "batch heads rows keys"],
     ahead: Int[Tensor, "_ rows keys"],
+    offset: int | None,
     period: int,
-    tokens: Int[Tensor, "batch tokens"] | None,
-    queries: slice,
-    keys: slice,
-) -> Float[Tensor, "batch heads rows 8"]:
-    columns = [_at_distance(weights, ahead, distance) for distance in (*NEAR, period - 1, period)]
-    if tokens is None:
-        columns += [torch.full_like(columns[0], torch.nan)] * 2
+    first: Int[Tensor, " batch"],
+    pairs: Iterator[Bool[Tensor, "batch rows keys"]] | None,
+) -> Float[Tensor, "batch heads rows 10"]:
+    """All columns of a block but the last; the first query sits `offset` keys after its first key, if that is known."""
+    at_distance = _at_distances(weights, ahead, offset, (*NEAR, period - 1, period, 0))
+    if pairs is None:
+        repeated = torch.full_like(at_distance[..., :2], torch.nan)
     else:
-        pairs = _pairs(tokens.to(weights.device), ahead, queries, keys)
-        columns += [(weights * is_pair[:, None]).sum(-1) for is_pair in pairs]
-    return torch.stack(columns, -1)
+        repeated = torch.stack([_pair_sums(weights, is_pair) for is_pair in pairs], -1)
+    on_first = _at(weights, first[:, None, None].expand(-1, weights.shape[2], 1))
+    return torch.cat([at_distance[..., :-1], repeated, at_distance[..., -1:], on_first], -1)
 
 
-def _at_distance(weights: Tensor, ahead: Tensor, distance: int) -> Float[Tensor, "batch heads rows"]:
-    """The weight on the key at one distance before each query; 0 where there is none."""
+def _at_distances(
+    weights: Tensor, ahead: Tensor, offset: int | None, distances: tuple[int, ...]
+) -> Float[Tensor, "batch heads rows distances"]:
+    """The weights on the keys at these distances before each query; 0 where there is none."""
+    if offset is not None:
+        rows = torch.arange(weights.shape[2], device=weights.device)
+        return _at(weights, (rows[:, None] + offset - torch.tensor(distances, device=weights.device))[None])
     if weights.shape[-1] == 0:
-        return weights.sum(-1)
-    # Positions without gaps, as almost always: the key is found by its place.
-    index = (ahead[..., 0] - distance).clamp(0, weights.shape[-1] - 1)
-    is_there = ahead.gather(-1, index[..., None])[..., 0] == distance
-    if not _has_no_gaps(ahead):
-        matches = ahead == distance
-        index, is_there = matches.int().argmax(-1), matches.any(-1)
-    weight_there = weights.gather(-1, index[:, None, :, None].expand(*weights.shape[:3], 1))[..., 0]
-    return weight_there * is_there[:, None]
+        return weights.new_zeros(*weights.shape[:3], len(distances))
+    matches = [ahead == distance for distance in distances]
+    places = [torch.where(match.any(-1), match.int().argmax(-1), _NOWHERE) for match in matches]
+    return _at(weights, torch.stack(places, -1))
 
 
-def _has_no_gaps(ahead: Tensor) -> bool:
-    keys = torch.arange(ahead.shape[-1], device=ahead.device)
-    return bool((ahead[:, :1] == ahead[:, :1, :1] - keys).all())
+def _at(weights: Tensor, places: Int[Tensor, "_ rows columns"]) -> Float[Tensor, "batch heads rows columns"]:
+    """The weights at places among the keys; 0 where a place is none of them."""
+    keys = weights.shape[-1]
+    if keys == 0:
+        return weights.new_zeros(*weights.shape[:3], places.shape[-1])
+    is_there = (places >= 0) & (places < keys)
+    index = places.clamp(0, keys - 1)[:, None].expand(*weights.shape[:3], -1)
+    return weights.gather(-1, index) * is_there[:, None]
+
+
+def _pair_sums(weights: Tensor, is_pair: Bool[Tensor, "batch rows keys"]) -> Float[Tensor, "batch heads rows"]:
+    """The weights of the pairs of each query, which are few, summed."""
+    batch, heads, rows, _ = weights.shape
+    window, row, key = is_pair.expand(batch, -1, -1).nonzero(as_tuple=True)
+    sums = weights.new_zeros(batch * rows, heads).index_add(0, window * rows + row, weights[window, :, row, key])
+    return sums.reshape(batch, rows, heads).transpose(1, 2)
 
 
 def _pairs(tokens: Tensor, ahead: Tensor, queries: slice, keys: slice) -> Iterator[Bool[Tensor, "batch rows keys"]]:

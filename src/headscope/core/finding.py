@@ -28,7 +28,8 @@ class HeadQuantity:
     Grids and tables of heads read it. A row counts where it equals `where`, e.g. {"quantity": "entropy_share"}. `null`
     names the column of the null value; `notable` says which end of the scale stands out. `highest` and `lowest` name
     the head at an end ("flattest", "sharpest"). `habit` says what heads with more than `habit_above` do, in the plural
-    ("look mostly at the first token").
+    ("look mostly at the first token"). `role` is a noun for the heads of which the column `role_column` is true
+    ("induction head"); these heads have the habit then, whatever their number.
     """
 
     key: str
@@ -44,6 +45,8 @@ class HeadQuantity:
     lowest: str = ""
     habit: str = ""
     habit_above: float = 0.5
+    role: str = ""
+    role_column: str = "has_role"
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,11 @@
-"""What stands out among the heads: the ends of quantities, and how many heads have a habit."""
+"""What stands out among the heads: the ends of quantities, roles, and how many heads have a habit."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from headscope.core.numbers import count, number
+from headscope.core.numbers import count, counted, number
 from headscope.report.head_grid import HeadColumn, HeadGrid
 
 MOST_CARDS = 8
@@ -61,13 +61,32 @@ def _other_ends(grid: HeadGrid) -> Iterator[Extreme]:
             yield Extreme(f"{'lowest' if low else 'highest'} {quantity.label}", column, int(position(column.values)))
 
 
+@dataclass(frozen=True)
+class RoleGroup:
+    """The heads that have a role, by their places in the grid, those with the most first."""
+
+    column: HeadColumn
+    heads: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """`16 induction heads`."""
+        return counted(len(self.heads), self.column.quantity.role)
+
+
+def role_groups(grid: HeadGrid) -> tuple[RoleGroup, ...]:
+    """The roles that some head has, in the order of the lenses and their quantities."""
+    groups = []
+    for column in grid.columns:
+        if column.has_role is not None and column.has_role.any():
+            order = np.argsort(-column.values, kind="stable")
+            groups.append(RoleGroup(column, tuple(int(head) for head in order if column.has_role[head])))
+    return tuple(groups)
+
+
 def habits(grid: HeadGrid) -> tuple[str, ...]:
     """How many heads do what: `10 heads look mostly within 8 tokens`, the most frequent habits first."""
-    counts = [
-        (int((column.values > column.quantity.habit_above).sum()), column.quantity.habit)
-        for column in grid.columns
-        if column.quantity.habit
-    ]
+    counts = [(int(column.has_habit.sum()), column.quantity.habit) for column in grid.columns if column.quantity.habit]
     frequent = sorted((entry for entry in counts if entry[0]), key=lambda entry: -entry[0])[:_MOST_HABITS]
     return tuple(
         f"{count(times)} {_singular(habit) if times == 1 else habit}" if place else _first_habit(times, habit)

@@ -39,7 +39,10 @@ class Head:
 
 @dataclass(frozen=True, eq=False)
 class HeadColumn:
-    """One number for each head, NaN where there is none; `nulls` has the same form, or is None."""
+    """One number for each head, NaN where there is none; `nulls` has the same form, or is None.
+
+    `has_role` says which heads have the role of the quantity, where it names one.
+    """
 
     lens: str
     lens_title: str
@@ -47,11 +50,19 @@ class HeadColumn:
     quantity: HeadQuantity
     values: Array
     nulls: Array | None
+    has_role: NDArray[np.bool_] | None = None
 
     @property
     def key(self) -> str:
         """A name that no other column of the run has."""
         return f"{self.lens}.{self.quantity.key}"
+
+    @property
+    def has_habit(self) -> NDArray[np.bool_]:
+        """The heads that do what the habit of the quantity says."""
+        if self.has_role is not None:
+            return self.has_role
+        return np.asarray(self.values > self.quantity.habit_above)
 
     @property
     def common_null(self) -> float | None:
@@ -123,8 +134,9 @@ def _column(finding: Finding, quantity: HeadQuantity, heads: Sequence[Head]) -> 
     rows = matching_rows(finding.tables[quantity.table], quantity)
     values = numbers_by_head(rows, quantity.column, heads)
     nulls = numbers_by_head(rows, quantity.null, heads) if quantity.null else None
+    has_role = numbers_by_head(rows, quantity.role_column, heads) == 1 if quantity.role else None
     about = finding.about
-    return HeadColumn(finding.lens, about.title, about.question, quantity, values, nulls)
+    return HeadColumn(finding.lens, about.title, about.question, quantity, values, nulls, has_role)
 
 
 def matching_rows(table: pl.DataFrame, quantity: HeadQuantity) -> pl.DataFrame:

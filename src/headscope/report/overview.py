@@ -1,10 +1,11 @@
 """The first screen: the model in one line, the atlas of its heads, the findings with the largest effects.
 
-Then the heads at the ends of quantities, and one row for each lens.
+Then the heads that have a role by name, the heads at the ends of quantities, and one row for each lens.
 """
 
 import re
 from collections.abc import Mapping, Sequence
+from urllib.parse import quote
 
 import numpy as np
 
@@ -12,15 +13,17 @@ from headscope.core import Finding, Headline, Run
 from headscope.core.html_text import escape
 from headscope.core.model_summary import amount
 from headscope.core.numbers import MINUS, count, number
-from headscope.report.head_choice import Extreme, habits, with_unit
-from headscope.report.head_grid import HeadGrid
+from headscope.report.head_choice import Extreme, RoleGroup, habits, role_groups, with_unit
+from headscope.report.head_grid import HeadColumn, HeadGrid
 from headscope.report.markup import sentence
+from headscope.report.page_data import number_json
 from headscope.report.section import anchor, answering, figure_anchor
 from headscope.report.table import table_element
 from headscope.report.wide_table import WideColumn, WideTable
 
 MOST_FINDINGS = 5
 _MOST_NAMES = 2  # ends that a card names
+_MOST_HEADS = 8  # of a role that are named
 _ANSWERS = ("Answer", "Number", "Null")
 _MINUS = re.compile(r"(?<![\w)])-(?=\d)")
 
@@ -90,6 +93,33 @@ def _spark(finding: Finding, headline: Headline) -> str:
 
 def _effect(headline: Headline) -> str:
     return "" if headline.effect is None else f", effect {headline.effect:.2f}"
+
+
+def roles(grid: HeadGrid) -> str:
+    """A line for each role: how many heads have it, and those with the most of it by name."""
+    groups = role_groups(grid)
+    if not groups:
+        return ""
+    items = "".join(f"<li>{_role_line(group, grid)}</li>" for group in groups)
+    return f'<section id="roles"><h2>Heads by role</h2><ul class="roles">{items}</ul></section>'
+
+
+def _role_line(group: RoleGroup, grid: HeadGrid) -> str:
+    """The count leads to the atlas with these heads alone, each name to the page of its head."""
+    column = group.column
+    names = ", ".join(_head_link(column, head, grid) for head in group.heads[:_MOST_HEADS])
+    left = len(group.heads) - _MOST_HEADS
+    more = f", and {count(left)} more" if left > 0 else ""
+    least = number_json(float(column.values[group.heads[-1]]))
+    address = f"#overview?colour={quote(column.key)}&only={quote(column.key)}:{least}:"
+    tip = f"{column.quantity.label} ({column.lens})"
+    return f'<a class="role" href="{escape(address)}" title="{escape(tip)}">{escape(group.name)}</a>: {names}{more}'
+
+
+def _head_link(column: HeadColumn, head: int, grid: HeadGrid) -> str:
+    label = escape(grid.heads[head].label)
+    value = unbroken(escape(with_unit(float(column.values[head]), column.quantity.unit)))
+    return f'<span><a href="#{label}">{label}</a> <i>{value}</i></span>'
 
 
 def cards(grid: HeadGrid, extremes: Mapping[int, Sequence[Extreme]]) -> str:

@@ -21,7 +21,7 @@ from headscope.report.formula import with_shared_glyphs
 from headscope.report.head_choice import extremes
 from headscope.report.head_grid import HeadGrid, head_grid
 from headscope.report.model_card import card
-from headscope.report.overview import cards, front, heads_section, overview, verdicts
+from headscope.report.overview import cards, front, heads_section, overview, roles, verdicts
 from headscope.report.page_data import atlas_json, data_script, head_patterns, patterns_json, search_json
 from headscope.report.section import anchor, section
 
@@ -43,6 +43,7 @@ def render(run: Run, *, ledger: bool = False) -> str:
     ends = extremes(grid)
     parts = {
         "overview": ("Overview", overview(run, grid)),
+        "roles": ("Heads by role", roles(grid)),
         "ends": ("Heads at the ends", cards(grid, ends)),
         "verdicts": ("One answer per lens", verdicts(run, grid)),
         "heads": ("All heads", heads_section(grid)),

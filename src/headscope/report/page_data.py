@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headscope.core import HeadCurve, HeadPatterns, Run, SitePatterns
+from headscope.report.head_choice import role_groups
 from headscope.report.head_grid import Array, Head, HeadColumn, HeadGrid
 
 PAGE_TOKENS = 64  # of the pattern of every head
@@ -69,9 +70,15 @@ def panels_json(grid: HeadGrid) -> list[dict[str, Any]]:
 
 
 def heads_json(grid: HeadGrid) -> list[dict[str, Any]]:
-    """The heads by label and place."""
+    """The heads by label and place, with the names of their roles."""
+    roles: dict[int, list[str]] = {}
+    for group in role_groups(grid):
+        for head in group.heads:
+            roles.setdefault(head, []).append(group.column.quantity.role)
     return [
-        {"label": head.label, "panel": head.panel, "layer": head.site.layer, "head": head.head} for head in grid.heads
+        {"label": head.label, "panel": head.panel, "layer": head.site.layer, "head": head.head}
+        | {"roles": roles.get(place, [])}
+        for place, head in enumerate(grid.heads)
     ]
 
 

@@ -3,9 +3,8 @@
 Maps of tokens to logits are whole matrices here, tokens × tokens: for small vocabularies.
 """
 
+from collections.abc import Iterator
 from itertools import product
-from math import sqrt
-from statistics import NormalDist
 
 import numpy as np
 import polars as pl
@@ -13,14 +12,14 @@ import torch
 from torch import Tensor
 
 from headscope.core import HeadWeights, Selection, Site, StreamNorm, WeightSource
+from headscope.lenses.circuits.ordinal_lists import lists_in
 from headscope.lenses.circuits.settings import Params
-from headscope.lenses.circuits.tables import SCHEMA, TOKENS
+from headscope.lenses.circuits.tables import SCHEMA, SUCCESSORS, TOKENS
 
 
 def definition(params: Params, weights: WeightSource) -> dict[str, pl.DataFrame]:
     """The eigenvalues of whole maps, and sorted lists of all pairs."""
     rows: list[dict[str, object]] = []
-    full: dict[tuple[Site, int], tuple[Tensor, Tensor]] = {}
     for site in weights.sites:
         if site.kind != "self" or weights.status(site).status == "refused":
             continue
@@ -46,10 +45,9 @@ def definition(params: Params, weights: WeightSource) -> dict[str, pl.DataFrame]
                 }
                 numbers = {"value": value, "null": mean, **ends, "null_sd": sd, "z": (value - mean) / sd, "size": size}
                 rows.append({**first, **numbers, **last})
-                if name == "vocabulary":
-                    full[site, head] = (left @ matrix @ right, _scores(params, weights, site, head))
     heads = pl.DataFrame(rows, schema=SCHEMA)
-    return {"heads": heads, "tokens": _lists(params, weights, heads, full)}
+    successors = pl.DataFrame(_successors(weights), schema=SUCCESSORS)
+    return {"heads": heads, "tokens": _lists(params, weights, heads), "successors": successors}
 
 
 def _matrix(norm: StreamNorm | None, d: int) -> Tensor:
@@ -96,8 +94,11 @@ def _score(matrix: Tensor, w: HeadWeights) -> tuple[float, float]:
 
 def _frames(site: Site, w: HeadWeights, params: Params) -> list[Tensor]:
     count = max(-(-params.rotations // site.n_heads), 2)
-    shape = (count, w.w_v.shape[1], w.w_v.shape[2])
-    gaussian = torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return _random_frames(count, w.w_v.shape[1], w.w_v.shape[2])
+
+
+def _random_frames(count: int, d: int, width: int) -> list[Tensor]:
+    gaussian = torch.randn(count, d, width, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     frames = []
     for matrix in gaussian:
         q, r = torch.linalg.qr(matrix)
@@ -113,46 +114,142 @@ def _part(w_ov: Tensor, w: HeadWeights) -> Tensor:
     return part
 
 
-def _scores(params: Params, weights: WeightSource, site: Site, head: int) -> Tensor:
+def _scores(params: Params, weights: WeightSource, site: Site, head: int, turned: Tensor | None = None) -> Tensor:
     """What each query token scores each key token, at the distance asked for: keys × queries."""
     w, norm = weights.weights(site), weights.stream_reading().before[site]
     x = _rows(params, norm, _tables(weights)[0])
     x = x if norm is None else x @ _matrix(norm, x.shape[1]) + norm.bias.double()
     kv = site.kv_head(head)
+    w_k = w.w_k[kv].double() if turned is None else turned
     q = (x @ w.w_q[head].double() + w.b_q[head].double()) * w.gain_q[head].double()
-    k = (x @ w.w_k[kv].double() + w.b_k[kv].double()) * w.gain_k[kv].double()
+    k = (x @ w_k + w.b_k[kv].double()) * w.gain_k[kv].double()
     rotary = weights.rotary(site)
     return k @ (q if rotary is None else q @ rotary.turn(params.distance)).T
 
 
-def _lists(
-    params: Params, weights: WeightSource, heads: pl.DataFrame, full: dict[tuple[Site, int], tuple[Tensor, Tensor]]
-) -> pl.DataFrame:
+def _lists(params: Params, weights: WeightSource, heads: pl.DataFrame) -> pl.DataFrame:
     rows: list[dict[str, object]] = []
     centred = heads.filter(pl.col("quantity") == "centred")
     best = max(centred["value"], default=0.0)
-    scores = {(row["stack"], row["layer"], row["head"]): row["value"] for row in centred.to_dicts()}
-    for (site, head), (moved, attended) in full.items():
-        is_best = scores[site.stack, site.layer, head] == best
-        if head not in Selection.parse(params.at).heads_of(site) if params.at else not is_best:
+    selection = Selection.parse(params.at) if params.at else None
+    for row in centred.to_dicts():
+        site = next(s for s in weights.sites if (s.stack, s.kind, s.layer) == (row["stack"], row["kind"], row["layer"]))
+        head = row["head"]
+        if head not in selection.heads_of(site) if selection else row["value"] != best:
             continue
-        n = min(params.tokens or len(moved), len(moved))
-        ov, qk = (_standard(matrix[:n, :n]) for matrix in (moved, attended))
-        lists: dict[str, list[tuple[float, int, int | None, int | None]]] = {
-            "OV": [(float(ov[s, t]), s, None, t) for s, t in product(range(n), repeat=2)],
-            "QK": [(float(qk[s, q]), s, q, None) for s, q in product(range(n), repeat=2)],
-            "trigram": [(float(qk[s, q] + ov[s, t]), s, q, t) for s, q, t in product(range(n), repeat=3)],
-        }
+        (ov, qk), *turns = _pair_tables(params, weights, site, head)
+        lists = _sorted_pairs(ov, qk)
+        null_lists = [
+            _sorted_pairs(turned_ov, qk) | {"QK": _sorted_pairs(ov, turned_qk)["QK"]} for turned_ov, turned_qk in turns
+        ]
         for circuit, entries in lists.items():
-            spread, order = (sqrt(2), 3) if circuit == "trigram" else (1.0, 2)
-            for rank, (score, *tokens) in enumerate(sorted(entries, key=lambda entry: -entry[0])[: params.top], 1):
+            for rank, (score, *tokens) in enumerate(entries[: params.top], 1):
                 texts = [None if token is None else _text(weights, token) for token in tokens]
-                null = -spread * NormalDist().inv_cdf((rank - 0.5) / n**order)
+                null = float(np.mean([null_list[circuit][rank - 1][0] for null_list in null_lists]))
                 first = {"stack": site.stack, "kind": site.kind, "layer": site.layer, "head": head}
                 named = dict(zip(("source", "query", "target"), texts, strict=True))
-                last = {"score": score, "null": null, "tokens": n}
+                last = {"score": score, "null": null, "tokens": len(ov)}
                 rows.append({**first, "circuit": circuit, "rank": rank, **named, **last})
     return pl.DataFrame(rows, schema=TOKENS)
+
+
+def _pair_tables(params: Params, weights: WeightSource, site: Site, head: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Entries of the map to logits and of the scores, standardised; then those of turned heads."""
+    w, kv = weights.weights(site), site.kv_head(head)
+    left, right = _maps(params, weights, site)["vocabulary"]
+    n = min(params.tokens or len(left), len(left))
+    w_ov = w.w_v[kv].double() @ torch.diag(w.gain_v[kv].double()) @ w.w_o[head].double()
+    gain = torch.diag((w.gain_q[head] * w.gain_k[kv]).double())
+    w_qk = w.w_q[head].double() @ gain @ w.w_k[kv].double().T
+    yield _standard((left @ w_ov @ right)[:n, :n]), _standard(_scores(params, weights, site, head)[:n, :n])
+    frames = [_random_frames(3, w_ov.shape[0], width) for width in (w.w_o.shape[1], w.w_k.shape[2])]
+    for written, read in zip(*frames, strict=True):
+        moved = left @ w_ov @ _directions(w_ov, w.w_o.shape[1]) @ written.T @ right
+        w_k = read @ _directions(w_qk, w.w_k.shape[2]).T @ w.w_k[kv].double()
+        yield _standard(moved[:n, :n]), _standard(_scores(params, weights, site, head, w_k)[:n, :n])
+
+
+def _directions(matrix: Tensor, width: int) -> Tensor:
+    """The right singular vectors of a map, each with a positive sum."""
+    columns = torch.linalg.svd(matrix).Vh.T[:, :width]
+    signed: Tensor = columns * torch.sign(columns.sum(0))
+    return signed
+
+
+def _sorted_pairs(ov: Tensor, qk: Tensor) -> dict[str, list[tuple[float, int, int | None, int | None]]]:
+    n = len(ov)
+    lists: dict[str, list[tuple[float, int, int | None, int | None]]] = {
+        "OV": [(float(ov[s, t]), s, None, t) for s, t in product(range(n), repeat=2)],
+        "QK": [(float(qk[s, q]), s, q, None) for s, q in product(range(n), repeat=2)],
+        "trigram": [(float(qk[s, q] + ov[s, t]), s, q, t) for s, q, t in product(range(n), repeat=3)],
+    }
+    return {circuit: sorted(entries, key=lambda entry: -entry[0]) for circuit, entries in lists.items()}
+
+
+def _successors(weights: WeightSource) -> list[dict[str, object]]:
+    """For each head and list the share of words whose successor gets the largest logit of the list."""
+    if weights.vocabulary is None:
+        return []
+    lists = lists_in(weights.vocabulary)[0]
+    names = ["all lists", *(ordinal.name for ordinal in lists)]
+    counts: dict[tuple[Site, int], dict[str, list[int]]] = {}
+    for site in weights.sites:
+        if site.kind != "self" or not lists or "vocabulary" not in _maps(Params(), weights, site):
+            continue
+        for head in range(site.n_heads):
+            hits = counts[site, head] = {name: [0] * 1001 for name in names}
+            for ordinal in lists:
+                choices = _choices(weights, site, head, ordinal.tokens)
+                for order, successors in enumerate(_orders(list(ordinal.successors))):
+                    count = sum(a == b for a, b in zip(choices, successors, strict=False))
+                    hits[ordinal.name][order] += count
+                    hits["all lists"][order] += count
+    rows: list[dict[str, object]] = []
+    for (site, head), hits in counts.items():
+        for name in names:
+            pairs = sum(len(ordinal.successors) for ordinal in lists if name in ("all lists", ordinal.name))
+            shares = [count / pairs for count in hits[name][1:]]
+            low, high = np.quantile(shares, (0.025, 0.975))
+            largest = [max(other[name][order] for other in counts.values()) / pairs for order in range(1, 1001)]
+            first = {"stack": site.stack, "kind": site.kind, "layer": site.layer, "head": head, "list": name}
+            nulls = {"null": float(np.mean(shares)), "null_low": low, "null_high": high}
+            limit = float(np.quantile(largest, 0.95))
+            last = {"null_largest": limit, "has_role": hits[name][0] / pairs > limit, "pairs": pairs}
+            rows.append({**first, "value": hits[name][0] / pairs, **nulls, **last})
+    return rows
+
+
+def _orders(successors: list[int]) -> Iterator[list[int]]:
+    """The successors themselves, then 1000 random orders of them."""
+    yield successors
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(1000):
+        yield [successors[place] for place in torch.randperm(len(successors), generator=generator).tolist()]
+
+
+def _choices(weights: WeightSource, site: Site, head: int, tokens: tuple[int, ...]) -> list[int]:
+    """For each word of a list the place of the word that the head raises most."""
+    vectors, outputs = _tables(weights)
+    w, reading = weights.weights(site), weights.stream_reading()
+    d = vectors.shape[1]
+    x = vectors[list(tokens)]
+    x = x if site.layer == 0 else _after_first_layer(weights, x)
+    w_ov = w.w_v[site.kv_head(head)].double() @ w.w_o[head].double()
+    right = _matrix(reading.after.get(site), d) @ _matrix(reading.final, d) @ outputs[list(tokens)].T
+    logits = x @ _matrix(reading.before[site], d) @ w_ov @ right
+    return [row.index(max(row)) for row in logits.tolist()]
+
+
+def _after_first_layer(weights: WeightSource, x: Tensor) -> Tensor:
+    """The stream after the first layer of a text of one token, which attends to itself."""
+    site = weights.sites[0]
+    w, norm = weights.weights(site), weights.stream_reading().before[site]
+    outs = []
+    for row in x:
+        read = row[None] if norm is None else _rows(Params(), norm, row[None]) * norm.gain.double() + norm.bias.double()
+        heads = [read @ w.w_v[site.kv_head(head)].double() + w.b_v[site.kv_head(head)] for head in range(site.n_heads)]
+        outs.append(weights.after_heads(site, row[None, None], torch.stack(heads)[None]).out[0, 0].double())
+    return torch.stack(outs)
 
 
 def _standard(matrix: Tensor) -> Tensor:

@@ -2,7 +2,8 @@ r"""Circuits: do heads write the tokens that they read?
 
 Weights only. The map W_OV = w_v w_o of a head, or the map from source tokens to logits that goes through it, copies
 where its eigenvalues are positive. Each copying score is compared with that of the layer's heads turned at random. For
-chosen heads the strongest pairs of tokens are listed. No matrix of vocabulary × vocabulary is ever formed.
+words of ordinal lists the same map shows which heads write successors. For chosen heads the strongest pairs of tokens
+are listed. No matrix of vocabulary × vocabulary is ever formed.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,24 +11,27 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from headscope.core import Headline, Selection, Site, StreamReading, Vocabulary, WeightSource, WeightStatus
+from headscope.core import Headline, HeadWeights, Selection, Site, Vocabulary, WeightSource, WeightStatus
 from headscope.errors import WeightsRefused
 from headscope.lenses.circuits.copying import ReadWrite, Row, frames_for, site_rows
 from headscope.lenses.circuits.definition import definition
 from headscope.lenses.circuits.figures import figures
 from headscope.lenses.circuits.sentences import sentences
 from headscope.lenses.circuits.settings import Params
-from headscope.lenses.circuits.tables import CENTRED, SCHEMA, STREAM, TOKENS, VOCABULARY, head_quantities
+from headscope.lenses.circuits.subject import Subject, subject_of
+from headscope.lenses.circuits.successors import successor_rows
+from headscope.lenses.circuits.tables import CENTRED, SCHEMA, STREAM, SUCCESSORS, TOKENS, VOCABULARY, head_quantities
 from headscope.lenses.circuits.token_pairs import (
     Pair,
     PairScores,
-    expected_score,
     lists_of_head,
     moved_tokens,
     refusal,
     scored_tokens,
+    turned_heads,
+    turned_lists,
 )
-from headscope.lenses.circuits.vocabulary import Grams, TokenTables, folded, gram, token_tables
+from headscope.lenses.circuits.vocabulary import Grams, folded, gram
 from headscope.lenses.lens import Measurement, Needs, NotApplicable, Tables, WeightLens
 from headscope.lenses.shared.head_threads import mapped
 from headscope.lenses.shared.plots import place
@@ -39,27 +43,6 @@ _HOW = (
     "eigenvalue. The null turns what the heads of a layer read by random rotations; its range is mean ± 1.96 standard "
     "deviations."
 )
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A model as this lens sees it: `tables` is a reason where heads cannot be followed to logits."""
-
-    weights: WeightSource
-    reading: StreamReading
-    tables: TokenTables | str
-    params: Params
-
-    def followed(self) -> TokenTables:
-        """The tables; only of a model whose heads can be followed to the logits."""
-        if isinstance(self.tables, str):
-            raise NotApplicable(self.tables)
-        return self.tables
-
-    def reaches_tokens(self, site: Site) -> bool:
-        """Whether a site reads tokens and writes to the logits through known norms."""
-        is_last = site.stack == self.weights.sites[-1].stack
-        return not isinstance(self.tables, str) and is_last and site in self.reading.before
 
 
 class Circuits(WeightLens[Params]):
@@ -81,18 +64,20 @@ class Circuits(WeightLens[Params]):
         sites = [site for site in weights.sites if site.kind == "self" and statuses[site].status != "refused"]
         if not sites:
             raise NotApplicable("no self-attention of this model has W_OV in canonical form", warnings=warnings)
-        subject = _subject(params, weights)
+        subject = subject_of(params, weights)
         warnings = (*warnings, *_warnings(subject, sites))
         rows_by_site = _copying(subject, sites)
         heads = _heads_table(rows_by_site, statuses, origin(weights.spec), params)
         tokens, notes = _tokens_table(subject, heads, sites)
-        tables = {"heads": heads, "tokens": tokens}
+        rows, lists = successor_rows(subject, sites)
+        successors = pl.DataFrame(rows, schema=SUCCESSORS)
+        tables = {"heads": heads, "tokens": tokens, "successors": successors}
         return Measurement(
             tables=tables,
             figures=figures(tables, sites),
-            method=f"{_how(params)} {weights.method.capitalize()}.",
+            method=" ".join(filter(None, (_how(params), lists, f"{weights.method.capitalize()}."))),
             warnings=(*warnings, *notes),
-            quantities=head_quantities(heads),
+            quantities=head_quantities(heads, successors),
         )
 
     def sentences(self, tables: Tables) -> tuple[Headline, ...]:
@@ -108,14 +93,6 @@ def _how(params: Params) -> str:
     rows = "at the scale of the norm" if params.rows == "normed" else "as stored"
     later = "; after the first layer they are those of the stream behind it" if params.effective else ""
     return f"{_HOW} Token vectors are {rows}{later}."
-
-
-def _subject(params: Params, weights: WeightSource) -> Subject:
-    try:
-        reading = weights.stream_reading()
-    except WeightsRefused as error:
-        return Subject(weights, StreamReading({}), error.message, params)
-    return Subject(weights, reading, token_tables(weights, reading, params), params)
 
 
 def _warnings(subject: Subject, sites: list[Site]) -> Iterator[str]:
@@ -228,11 +205,18 @@ def _head_lists(
     rows = tables.rows(site.layer, norm, params)
     count = min(params.tokens or len(rows), len(rows))
     rows = rows[:count]
-    moved = moved_tokens(tables, rows, w, head, reading)
-    attended: PairScores | None = None
-    if scored:
-        attended = scored_tokens(rows, w, head, norm, subject.weights.rotary(site), params.distance)
-    for circuit, pairs in lists_of_head(attended, moved, params.top).items():
+    rotary = subject.weights.rotary(site) if scored else None
+
+    def moved_by(weights: HeadWeights) -> PairScores:
+        return moved_tokens(tables, rows, weights, head, reading)
+
+    def attended_by(weights: HeadWeights) -> PairScores | None:
+        return scored_tokens(rows, weights, head, norm, rotary, params.distance) if scored else None
+
+    attended = attended_by(w)
+    turns = ((attended_by(turn), moved_by(turn)) for turn in turned_heads(w, head))
+    turned = turned_lists(attended, turns, params.top)
+    for circuit, pairs in lists_of_head(attended, moved_by(w), params.top).items():
         for rank, pair in enumerate(pairs, 1):
             yield {
                 **place(site, head),
@@ -240,7 +224,7 @@ def _head_lists(
                 "rank": rank,
                 **spelling.of(pair),
                 "score": pair.score,
-                "null": expected_score(circuit, rank, count),
+                "null": turned[circuit].get(rank),
                 "tokens": count,
             }
 

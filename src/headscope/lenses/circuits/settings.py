@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from headscope.errors import UsageError
 
-TABLES = ("heads", "tokens")  # the main one first
+TABLES = ("heads", "tokens", "successors")  # the main one first
 ROWS = ("normed", "stored")
 
 

@@ -20,6 +20,13 @@ TOKENS = pl.Schema(
     | {"circuit": pl.String, "rank": pl.Int64, "source": pl.String, "query": pl.String, "target": pl.String}
     | {"score": pl.Float64, "null": pl.Float64, "tokens": pl.Int64}
 )
+SUCCESSORS = pl.Schema(
+    _PLACE
+    | {"list": pl.String}
+    | dict.fromkeys(("value", "null", "null_low", "null_high", "null_largest"), pl.Float64)
+    | {"has_role": pl.Boolean, "pairs": pl.Int64}
+)
+ALL_LISTS = "all lists"
 # 95 % of a normal law lie within so many standard deviations.
 WIDTH = 1.959963984540054
 
@@ -30,9 +37,9 @@ _LABELS = {
 }
 
 
-def head_quantities(tables: pl.DataFrame) -> tuple[HeadQuantity, ...]:
-    """The quantities of the table `heads` that a grid of heads can show; a model may lack some."""
-    return tuple(
+def head_quantities(heads: pl.DataFrame, successors: pl.DataFrame) -> tuple[HeadQuantity, ...]:
+    """The quantities that a grid of heads can show; a model may lack some."""
+    copying = tuple(
         HeadQuantity(
             key=f"copying_{name}",
             label=label,
@@ -44,5 +51,16 @@ def head_quantities(tables: pl.DataFrame) -> tuple[HeadQuantity, ...]:
             lowest="suppresses tokens most" if name == CENTRED else "",
         )
         for name, label in _LABELS.items()
-        if tables.filter(pl.col("quantity") == name).height
+        if heads.filter(pl.col("quantity") == name).height
     )
+    successor = HeadQuantity(
+        key="successor",
+        label="successor first among its ordinal list",
+        table="successors",
+        where={"list": ALL_LISTS},
+        null="null",
+        unit="share",
+        highest="writes successors most",
+        role="successor head",
+    )
+    return copying if successors.is_empty() else (*copying, successor)

@@ -6,19 +6,23 @@ scores the sum of two entries that share their source, each in standard deviatio
 its best target can be chosen apart.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from math import sqrt
+from statistics import fmean
 
 import torch
 from jaxtyping import Float
-from scipy import stats
 from torch import Tensor
 
 from headscope.core import HeadWeights, Rotary, Site, StreamNorm, StreamReading
 from headscope.lenses.circuits.vocabulary import TokenTables
 from headscope.lenses.shared.stream_norms import read_through, written_through
+from headscope.maths.random_matrices.haar import haar_frames
 
 BLOCK = 1024
+TURNS = 3  # turned heads behind the null of a list
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,7 @@ class PairScores:
         square = float(((left.T @ left / len(left)) * (right.T @ right / len(right))).sum())
         return mean, sqrt(max(square - mean**2, 0.0))
 
+    @cached_property
     def row_maxima(self) -> Float[Tensor, " sources"]:
         """The largest entry of each row, block by block."""
         return torch.cat([(block @ self.right.T).amax(1) for block in torch.split(self.left, BLOCK)])
@@ -89,7 +94,7 @@ def strongest_pairs(scores: PairScores, top: int) -> list[tuple[float, int, int]
     mean, sd = scores.moments()
     if not sd:
         return []
-    sources = scores.row_maxima().topk(min(top, len(scores.left))).indices.tolist()
+    sources = scores.row_maxima.topk(min(top, len(scores.left))).indices.tolist()
     entries = [
         ((score - mean) / sd, source, column)
         for source in sources
@@ -103,7 +108,7 @@ def skip_trigrams(attended: PairScores, moved: PairScores, top: int) -> list[Pai
     (mean_a, sd_a), (mean_m, sd_m) = attended.moments(), moved.moments()
     if not sd_a or not sd_m:
         return []
-    sums = (attended.row_maxima() - mean_a) / sd_a + (moved.row_maxima() - mean_m) / sd_m
+    sums = (attended.row_maxima - mean_a) / sd_a + (moved.row_maxima - mean_m) / sd_m
     trigrams = [
         Pair((a - mean_a) / sd_a + (m - mean_m) / sd_m, source, query, target)
         for source in sums.topk(min(top, len(sums))).indices.tolist()
@@ -123,10 +128,55 @@ def lists_of_head(attended: PairScores | None, moved: PairScores, top: int) -> d
     return lists
 
 
-def expected_score(circuit: str, rank: int, tokens: int) -> float:
-    """The score of this rank among as many independent normal numbers: what chance gives."""
-    order, sd = (3, sqrt(2.0)) if circuit == "trigram" else (2, 1.0)
-    return sd * float(stats.norm.isf(min((rank - 0.5) / float(tokens) ** order, 1.0 - 1e-12)))
+def turned_heads(w: HeadWeights, head: int) -> Iterator[HeadWeights]:
+    """Yield the head with random directions for those that it writes to and its keys read."""
+    kv = w.kv_of_head(head)
+    d, widths = w.w_o.shape[2], (w.w_o.shape[1], w.w_k.shape[2])
+    for written, read in zip(*(directions(TURNS, d, width) for width in widths), strict=True):
+        w_o, w_k = w.w_o.clone(), w.w_k.clone()
+        w_o[head] = turned_factor(w.w_v[kv] * w.gain_v[kv], w.w_o[head].T, written).T
+        w_k[kv] = turned_factor(w.w_q[head] * w.gain_q[head] * w.gain_k[kv], w.w_k[kv], read)
+        yield replace(w, w_o=w_o, w_k=w_k)
+
+
+def turned_factor(
+    near: Float[Tensor, "d width"], far: Float[Tensor, "d width"], frame: Float[Tensor, "d width"]
+) -> Float[Tensor, "d width"]:
+    """F Vᵀ far, where near farᵀ = U S Vᵀ: V is exchanged for random directions F.
+
+    Signs are fixed by the sums of columns of V, so that the inner basis of a head does not matter.
+    """
+    left, right = torch.linalg.qr(near.double()), torch.linalg.qr(far.double())
+    _, _, vh = torch.linalg.svd(left.R @ right.R.T)
+    columns = right.Q @ vh.T
+    signs = torch.where(columns.sum(0) < 0, -1.0, 1.0).to(columns)
+    turned: Tensor = frame[:, : len(vh)] @ (signs[:, None] * vh @ right.R)
+    return turned.to(far)
+
+
+@lru_cache(maxsize=8)
+def directions(count: int, d: int, width: int) -> Float[Tensor, "count d width"]:
+    """Random orthonormal directions, the same for every head."""
+    return haar_frames(count, d, min(width, d), torch.Generator().manual_seed(0))
+
+
+def turned_lists(
+    attended: PairScores | None, turns: Iterable[tuple[PairScores | None, PairScores]], top: int
+) -> dict[str, dict[int, float]]:
+    """For each list the mean score of each rank over turned heads.
+
+    A skip trigram of a turned head is attended to as before, and only what is written is turned.
+    """
+    scores: dict[str, dict[int, list[float]]] = {}
+    for turned_attended, turned_moved in turns:
+        lists = {"OV": [score for score, *_ in strongest_pairs(turned_moved, top)]}
+        if attended is not None and turned_attended is not None:
+            lists["QK"] = [score for score, *_ in strongest_pairs(turned_attended, top)]
+            lists["trigram"] = [pair.score for pair in skip_trigrams(attended, turned_moved, top)]
+        for circuit, scores_of_circuit in lists.items():
+            for rank, score in enumerate(scores_of_circuit, 1):
+                scores.setdefault(circuit, {}).setdefault(rank, []).append(score)
+    return {circuit: {rank: fmean(numbers) for rank, numbers in by_rank.items()} for circuit, by_rank in scores.items()}
 
 
 def refusal(site: Site, status: str, reason: str) -> str:

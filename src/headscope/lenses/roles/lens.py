@@ -11,7 +11,6 @@ from math import isfinite, nan
 import polars as pl
 from torch import Tensor
 
-from headscope.attention.statistics import Request
 from headscope.core import Headline, ModelSpec, Site, WeightSource
 from headscope.lenses.lens import AS_IS, Batch, Measurement, Needs, NotApplicable, Tables, TextLens, TextSize
 from headscope.lenses.roles.definition import definition
@@ -65,7 +64,6 @@ class Roles(TextLens[Params, State]):
         """Weights on the keys that roles name, on text and made windows, also of the initialised model."""
         params.check()
         return Needs(
-            statistics=Request(),
             captures=frozenset({_capture_name(params)}),
             variants=(AS_IS, INITIALISED),
             tokens=_INITIALISED_TOKENS,
@@ -85,9 +83,8 @@ class Roles(TextLens[Params, State]):
         reading = (batch.variant, REPEATED if batch.made == FEW_REPEATED else batch.made or TEXT)
         sums = dict(state.sums)
         for site, masses in batch.captures.get(_capture_name(state.params), {}).items():
-            if site.kind == "self" and site in batch.statistics:
-                rows = batch.statistics[site]
-                part = made_sums(rows, masses, state.params.tokens) if batch.made else text_sums(batch, rows, masses)
+            if site.kind == "self":
+                part = made_sums(masses, state.params.tokens) if batch.made else text_sums(batch, masses)
                 before = sums.get(site, {})
                 sums[site] = {**before, reading: (*before.get(reading, ()), part)}
         return replace(state, sums=sums)

@@ -4,14 +4,14 @@ import polars as pl
 
 from headscope.core import Headline
 from headscope.lenses.lens import Tables
-from headscope.lenses.roles.tables import REPEATED
+from headscope.lenses.roles.tables import FIRST, REPEATED, main_rows
 from headscope.lenses.shared.answers import answered, pictured
 from headscope.lenses.shared.effects import share_effect
 from headscope.lenses.shared.estimates import estimate, how_many
 from headscope.lenses.shared.phrases import percent, windows_phrase
 from headscope.lenses.shared.plots import label_of
-from headscope.lenses.shared.written_numbers import counted
 
+_PLACE = ("stack", "kind", "layer", "head")
 # Role → the noun for its heads, where they look, and what the null is.
 _WORDS = {
     "induction": (
@@ -81,31 +81,30 @@ def _initialised_clause(rows: pl.DataFrame) -> str:
 
 
 def _count_headline(tables: Tables) -> Headline | None:
-    """How many heads have a role, and which roles there are."""
-    roles, heads = tables["roles"], tables["heads"]
-    if roles.is_empty():
+    """How many heads have a role besides resting on the first token, and which roles there are."""
+    heads, total = tables["heads"], tables["roles"].height
+    if not total:
         return None
-    named = roles.filter(pl.col("role").is_not_null())
     initialised = heads["initialised"].drop_nulls().to_list()
-    limit = f"in the initialised model no mass exceeds {percent(max(initialised))}" if initialised else ""
-    compared = f"; {limit}" if limit else ""
-    windows = windows_phrase(heads)
-    if named.is_empty():
+    compared = f"in the initialised model no mass exceeds {percent(max(initialised))}" if initialised else ""
+    rows = main_rows(heads).filter("has_role")
+    busy, resting = rows.filter(pl.col("role") != FIRST), rows.filter(pl.col("role") == FIRST).height
+    n_busy = busy.select(_PLACE).unique().height
+    if rows.is_empty():
         threshold = percent(max(heads["threshold"].to_list()))
         full = (
-            f"None of {roles.height} heads has a role ({windows}): every interval above {threshold} would have been "
-            f"counted{compared}."
+            f"None of {total} heads has a role ({windows_phrase(heads)}): every interval above {threshold} would have "
+            f"been counted{'; ' * bool(compared)}{compared}."
         )
-        return Headline(full, f"None of {roles.height} heads has a role{compared}.", 0.0)
-    role_rows = heads.filter("has_role").unique(["stack", "kind", "layer", "head", "role"])
-    counts = role_rows["role"].value_counts(name="heads").sort(["heads", "role"], descending=[True, False])
+        return Headline(full, f"None of {total} heads has a role{'; ' * bool(compared)}{compared}.", 0.0)
+    counts = busy["role"].value_counts(name="heads").sort(["heads", "role"], descending=[True, False])
     listed = ", ".join(f"{role} ({number})" for role, number in counts.iter_rows())
-    strongest = named.sort("value", maintain_order=True).row(-1, named=True)
-    mass = estimate(strongest, null=float(strongest["threshold"]), percent=True)
-    verb = "have" if named.height > 1 else "has"
-    count = f"{how_many(named.height, roles.height).capitalize()} {verb} a role"
+    several = ", and some have several" if busy.height > n_busy else ""
+    begin = f"{how_many(n_busy, total).capitalize()} {'has' if n_busy == 1 else 'have'} a role"
     full = (
-        f"{count}, and some have several: {listed}. {label_of(strongest)} has the most mass in its main role, "
-        f"{strongest['role']}: {mass.value} ({mass.interval}; {counted(strongest['windows'], 'window')}){compared}."
+        f"{begin} other than resting on the first token{several}{': ' * bool(listed)}{listed}. "
+        f"{how_many(resting, total).capitalize()} {'rests' if resting == 1 else 'rest'} on the first token "
+        f"({windows_phrase(heads)}{'; ' * bool(compared)}{compared})."
     )
-    return Headline(full, f"{count}{compared}.", named.height / roles.height)
+    null = f"; initialised, no mass exceeds {percent(max(initialised))}" if initialised else ""
+    return Headline(full, f"{begin} beyond resting on the first token{null}.", n_busy / total)

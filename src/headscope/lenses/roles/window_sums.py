@@ -7,7 +7,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from headscope.attention.statistics import RowStatistics
 from headscope.attention.token_repeats import NEAR, repeat_counts
 from headscope.lenses.lens import Batch
 
@@ -44,24 +43,20 @@ def joined_sums(parts: Sequence[Sums]) -> Sums:
     return Sums(**{name: torch.cat([getattr(part, name) for part in parts]) for name in names})
 
 
-def made_sums(rows: RowStatistics, masses: Float[Tensor, "windows heads queries kinds"], period: int) -> Sums:
+def made_sums(masses: Float[Tensor, "windows heads queries kinds"], period: int) -> Sums:
     """Sums over the queries of the second half of made windows, in the order of `MADE_ROLES`."""
-    n_near = len(NEAR)
-    positions = torch.arange(masses.shape[2])
-    counted = (positions > period).expand(len(masses), -1)
-    near, after_copy, copy = masses[..., :n_near], masses[..., n_near], masses[..., n_near + 1]
-    return _plain_sums(rows, (after_copy, copy, *near.unbind(-1), rows.first, rows.diagonal), counted)
+    *near, after_copy, copy, _, _, itself, first, even = masses.unbind(-1)
+    counted = (torch.arange(masses.shape[2]) > period).expand(len(masses), -1)
+    return _plain_sums((after_copy, copy, *near, first, itself), even, counted)
 
 
-def text_sums(batch: Batch, rows: RowStatistics, masses: Float[Tensor, "windows heads queries kinds"]) -> Sums:
+def text_sums(batch: Batch, masses: Float[Tensor, "windows heads queries kinds"]) -> Sums:
     """Sums over the queries of windows of text, in the order of `TEXT_ROLES`."""
-    n_near = len(NEAR)
+    *near, _, _, follow, control, itself, first, even = masses.unbind(-1)
     positions = torch.arange(masses.shape[2])
-    near = masses[..., :n_near].unbind(-1)
-    plain = _plain_sums(rows, (*near, rows.first, rows.diagonal), batch.real & (positions >= FIRST_QUERY))
+    plain = _plain_sums((*near, first, itself), even, batch.real & (positions >= FIRST_QUERY))
     counts = torch.where(batch.real[..., None], repeat_counts(batch.tokens), 0)
     repeated = counts[..., 0] > 0
-    follow, control = masses[..., n_near + 2], masses[..., n_near + 3]
     prefix = Sums(
         _summed(follow, repeated)[:, None],
         _summed(control, batch.real)[:, None],
@@ -73,10 +68,10 @@ def text_sums(batch: Batch, rows: RowStatistics, masses: Float[Tensor, "windows 
     return Sums(**{name: torch.cat([getattr(prefix, name), getattr(plain, name)], 1) for name in names})
 
 
-def _plain_sums(rows: RowStatistics, columns: Sequence[Tensor], counted: Bool[Tensor, "windows queries"]) -> Sums:
-    """Sums of one key per query; the null is the share of one visible key."""
+def _plain_sums(columns: Sequence[Tensor], even: Tensor, counted: Bool[Tensor, "windows queries"]) -> Sums:
+    """Sums of one key per query; the null is the weight of one visible key where all have the same."""
     masses = torch.stack([_summed(column, counted) for column in columns], 1)
-    share = _summed(1 / rows.n_visible.clamp(min=1).double(), counted)[:, None].expand_as(masses)
+    share = _summed(even, counted)[:, None].expand_as(masses)
     queries = counted.sum(-1).double()[:, None].expand(-1, len(columns))
     return Sums(masses, share, queries, queries, queries)
 

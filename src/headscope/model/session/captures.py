@@ -293,7 +293,7 @@ def _repeats(period: int, tokens: Tensor | None = None) -> TokenMapQuantity:
     return TokenMapQuantity(
         name=f"repeats:{period}",
         meaning=f"The weights 1, 2, 3, 4, {period - 1} and {period} keys before the query, after copies of its token, "
-        "and on their controls.",
+        "on their controls, on the query itself, on the first key, and on a visible key where all are alike.",
         axes=(axes.BATCH, axes.HEADS, axes.QUERIES, axes.KEY_KINDS),
         compute=partial(repeat_masses, period=period, tokens=tokens),
         of="pattern",
@@ -388,7 +388,8 @@ _ENTRIES: tuple[Quantity, ...] = (
         _repeats(PERIOD),
         name="repeats",
         meaning="The weights 1, 2, 3, 4, N − 1 and N keys before the query (`repeats:N`; N is 40 without it), on keys "
-        "that follow copies of its token, and on their controls at the same distances.",
+        "that follow copies of its token, on their controls at the same distances, on the query itself, on the first "
+        "key, and on a visible key where all are alike.",
         of_size=_repeats,
     ),
     OutputQuantity(
