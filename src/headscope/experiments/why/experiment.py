@@ -16,13 +16,19 @@ from headscope.experiments.why.logit_effect import logit_effect
 from headscope.experiments.why.repeated_tokens import repeated_tokens, strongest_induction
 from headscope.experiments.why.score_terms import POSITIONS, ScoreTerms, Side, score_terms
 from headscope.experiments.why.sentences import headlines
+from headscope.experiments.why.sequence_checks import sequence_checks
 from headscope.experiments.why.settings import COMMAND, Params
 from headscope.experiments.why.tables import MOST_PAIRED, Explanation, tables
 from headscope.experiments.why.target_pairs import TargetPairs, target_pairs
 from headscope.model.model import Model
 from headscope.progress import Stage, Step
 
-FINDING, READING, REMOVING = "finding the head", "taking the scores apart", "removing paths"
+FINDING, READING, REMOVING, CHECKING = (
+    "finding the head",
+    "taking the scores apart",
+    "removing paths",
+    "checking other sequences",
+)
 _CHARACTERS = 12  # of a text, for each token that is read
 _ROWS = 12  # that a terminal shows
 
@@ -41,7 +47,7 @@ class Why(Experiment[Params]):
 
     def stages(self, model: Model, params: Params) -> list[Stage]:
         """The head, its scores, and the runs without a path."""
-        return [Stage(FINDING), Stage(READING), Stage(REMOVING)]
+        return [Stage(FINDING), Stage(READING), Stage(REMOVING), Stage(CHECKING)]
 
     def run(self, model: Model, params: Params, progress: Step) -> tuple[Finding, TextSpec]:
         """Take the scores of one head apart and remove its strongest writers."""
@@ -93,6 +99,8 @@ def explained(
     generator = torch.Generator().manual_seed(params.seed)
     keys, queries = (side_sums(terms, pairs, side, params.draws, generator) for side in ("key", "query"))
     effect = logit_effect(model, tokens, terms, pairs, stream)
+    runs = _runs(model, tokens, terms, pairs, (keys, queries), params.strongest, progress)
+    progress(CHECKING, 0, 1)
     return Explanation(
         terms=terms,
         pairs=pairs,
@@ -101,8 +109,9 @@ def explained(
         keys=keys,
         queries=queries,
         paired=_paired(terms, pairs, keys, queries),
-        runs=_runs(model, tokens, terms, pairs, (keys, queries), params.strongest, progress),
+        runs=runs,
         effect=effect,
+        sequence_checks=sequence_checks(model, terms, pairs, runs, params),
     )
 
 
@@ -186,6 +195,7 @@ def _stated_params(explanation: Explanation, params: Params) -> dict[str, str | 
         "tokens": len(explanation.tokens),
         "strongest": params.strongest,
         "draws": params.draws,
+        "sequences": len(explanation.sequence_checks[0].masses) if explanation.sequence_checks else 0,
         "seed": params.seed,
     }
 
@@ -210,4 +220,14 @@ def _method(explanation: Explanation, origin: str, params: Params) -> str:
         f"difference {score_error:.1g} of the largest score), and the pattern rebuilt from them is the model's "
         f"(largest difference {pattern_error:.1g}). Null: {params.draws} draws of a random earlier key for each query. "
         "Paths are removed from the model by a zero in the place of what the writer gives, with the norm computed anew."
+        f"{_sequences_words(explanation)}"
+    )
+
+
+def _sequences_words(explanation: Explanation) -> str:
+    if not explanation.sequence_checks:
+        return " The queries are of one text and not independent, so their means have no interval."
+    count = len(explanation.sequence_checks[0].masses)
+    return (
+        f" Intervals: Student's t over {count} further sequences of random tokens, on which the paths were not chosen."
     )

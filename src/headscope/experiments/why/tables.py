@@ -11,6 +11,7 @@ from torch import Tensor
 from headscope.experiments.why.causal_checks import PatchedRun, Sums
 from headscope.experiments.why.logit_effect import LogitEffect
 from headscope.experiments.why.score_terms import ScoreTerms
+from headscope.experiments.why.sequence_checks import SequenceCheck
 from headscope.experiments.why.target_pairs import TargetPairs
 
 MOST_PAIRED = 20  # writers of each side in the matrix of pairs
@@ -29,6 +30,7 @@ class Explanation:
     paired: tuple[list[int], list[int], Float[Tensor, "query_writers key_writers"]]
     runs: tuple[PatchedRun, ...]
     effect: LogitEffect | None
+    sequence_checks: tuple[SequenceCheck, ...]
 
     @property
     def mass(self) -> float:
@@ -48,6 +50,7 @@ def tables(explanation: Explanation) -> dict[str, pl.DataFrame]:
         "queries": _writers_table(explanation.queries, explanation.runs),
         "pairs": _pairs_table(explanation),
         "checks": _checks_table(explanation),
+        "sequences": _sequences_table(explanation.sequence_checks),
         "chain": _chain_table(explanation),
         "positions": _positions_table(explanation),
     }
@@ -106,6 +109,17 @@ def _checks_table(explanation: Explanation) -> pl.DataFrame:
         )
     numbers = dict.fromkeys(("without_another", "logit", "patched_logit"), pl.Float64)
     return pl.DataFrame(rows, schema_overrides=numbers)
+
+
+def _sequences_table(checks: Sequence[SequenceCheck]) -> pl.DataFrame:
+    """A row per side and further sequence: the mass on the key in the model, and without the path."""
+    rows = [
+        {"side": check.side, "writer": check.writer, "sequence": sequence, "mass": mass, "patched": patched}
+        for check in checks
+        for sequence, (mass, patched) in enumerate(zip(check.masses.tolist(), check.patched.tolist(), strict=True))
+    ]
+    schema = {"side": pl.String, "writer": pl.String, "sequence": pl.Int64, "mass": pl.Float64, "patched": pl.Float64}
+    return pl.DataFrame(rows, schema=schema)
 
 
 def _chain_table(explanation: Explanation) -> pl.DataFrame:
