@@ -36,7 +36,7 @@ def figure_size(figure: Figure) -> tuple[int, int]:
         case Network():
             return HALF, HALF - 20 + _legend_height(figure.kinds)
         case Flow():
-            return _WIDEST, min(_TALLEST, round(flow_layout(figure).height + _FLOW_HEADING))
+            return _WIDEST, max(100, min(_TALLEST, round(flow_layout(figure).height + _FLOW_HEADING)))
 
 
 def _named_curves(figure: Curves) -> list[str]:
