@@ -4,6 +4,8 @@ import copy
 import re
 import subprocess
 import sys
+from collections import Counter
+from itertools import chain
 from pathlib import Path
 
 import polars as pl
@@ -22,6 +24,7 @@ from headscope.experiments.why.repeated_tokens import repeated_tokens, strongest
 from headscope.experiments.why.score_terms import BIASES, POSITIONS, ScoreTerms, score_terms
 from headscope.experiments.why.settings import Pairs, Params
 from headscope.experiments.why.target_pairs import repeats, target_pairs
+from headscope.experiments.why.trigram_checks import LEAST_QUERIES, frequent_pairs, head_scores, trigram_checks
 from headscope.model.model import Model, open_model
 from headscope.report.draw.figure_check import check_figure
 from tests.model.families import DISPATCHING, OUTSIDE
@@ -419,6 +422,84 @@ def test_a_text_has_no_further_sequences(tiny: Model) -> None:
     assert found.tables["sequences"].is_empty()
     assert "have no interval" in found.method
     assert "other sequences" not in found.headlines[0].full
+
+
+def test_the_strongest_trigrams_are_those_of_the_whole_matrices(tiny: Model) -> None:
+    windows = torch.randint(3, 18, (2, 24), generator=torch.Generator().manual_seed(1))
+    site, _ = place(tiny, "L0.H2")
+    scores = head_scores(tiny.weight_source(), site, 2, windows)
+    ids = scores.ids.tolist()
+    assert ids == sorted(set(windows.flatten().tolist()))
+    attended, moved = (
+        ((matrix := (pair.left.double() @ pair.right.double().T)) - matrix.mean()) / matrix.std(correction=0)
+        for pair in (scores.attended, scores.moved)
+    )
+    queries: Counter[tuple[int, int]] = Counter()
+    for row in windows.tolist():
+        for position, query in enumerate(row):
+            queries.update({(source, query) for source in row[:position]})
+    frequent = [pair for pair, count in queries.items() if count >= LEAST_QUERIES]
+    assert frequent
+    sources, places = frequent_pairs(windows, scores.ids)
+    assert sorted(frequent) == sorted((ids[s], ids[q]) for s, q in zip(sources.tolist(), places.tolist(), strict=True))
+    expected = {(s, q): float(attended[ids.index(s), ids.index(q)] + moved[ids.index(s)].max()) for s, q in frequent}
+    strongest = scores.strongest_of(sources, places, 4)
+    assert [pair.score for pair in strongest] == pytest.approx(sorted(expected.values(), reverse=True)[:4], abs=1e-4)
+    for pair in strongest:
+        assert pair.score == pytest.approx(expected[pair.source, pair.query], abs=1e-4)  # type: ignore[index]
+        assert pair.target == ids[int(moved[ids.index(pair.source)].argmax())]
+    both = attended[:, :, None] + moved[:, None, :]
+    assert scores.strongest(1)[0].score == pytest.approx(float(both.max()), abs=1e-4)
+
+
+@torch.no_grad()
+def test_trigrams_are_checked_with_and_without_the_head(tiny: Model) -> None:
+    """Against a loop over all queries, with the mean of the head put in by a hook of its output projection."""
+    found = run(tiny, head="L1.H3", random_tokens=8, trigrams=3)
+    site, head = place(tiny, "L1.H3")
+    trigrams = trigram_checks(tiny, site, head, Params(head="L1.H3", trigrams=3))
+    assert trigrams is not None
+    projection = tiny.hf.model.layers[1].self_attn.o_proj
+    columns, inputs = slice(16 * head, 16 * head + 16), list[Tensor]()
+    handle = projection.register_forward_pre_hook(lambda _, given: inputs.append(given[0][..., columns].clone()))
+    before = [tiny.hf(window[None]).logits[0].double().log_softmax(-1) for window in trigrams.windows]
+    handle.remove()
+    mean = torch.cat(inputs).mean((0, 1))
+
+    def replaced(_: object, given: tuple[Tensor]) -> tuple[Tensor]:
+        changed = given[0].clone()
+        changed[..., columns] = mean
+        return (changed,)
+
+    handle = projection.register_forward_pre_hook(replaced)
+    after = [tiny.hf(window[None]).logits[0].double().log_softmax(-1) for window in trigrams.windows]
+    handle.remove()
+    for check in trigrams.checks:
+        pair, rows = check.pair, {True: list[list[float]](), False: list[list[float]]()}
+        for number, window in enumerate(trigrams.windows.tolist()):
+            for position, token in enumerate(window):
+                if token == pair.query:
+                    states = [float(state[number][position, pair.target]) for state in (before, after)]
+                    rows[pair.source in window[:position]].append(states)
+        for is_seen, measured in ((True, check.seen), (False, check.unseen)):
+            assert measured.flatten().tolist() == pytest.approx(list(chain(*rows[is_seen])), abs=1e-4)
+        if check.occurs:
+            assert len(check.seen) >= LEAST_QUERIES
+    table = found.tables["trigrams"]
+    assert table["occurrences"].to_list() == [len(check.seen) for check in trigrams.checks]
+    assert table["effect"].to_list()[-1] == pytest.approx(trigrams.checks[-1].effect().mean)
+    assert "skip trigrams of the text L1.H3 raises the target" in found.headlines[-1].full
+
+
+def test_trigrams_of_a_head_whose_scores_are_not_those_of_its_weights_are_refused(tiny: Model) -> None:
+    model = opened("qwen3")
+    site, _ = place(model, "L1.H0")
+    with pytest.raises(VariantRefused, match=r"no skip trigrams: .* normalises queries and keys"):
+        head_scores(model.weight_source(), site, 0, random_text()[None])
+    with pytest.raises(UsageError, match="reads no text, and trigrams need one"):
+        run(model, head="L1.H0", random_tokens=8, trigrams=2)
+    with pytest.raises(UsageError, match="at most 20"):
+        run(tiny, trigrams=21)
 
 
 def ended(*words: str) -> int:

@@ -20,6 +20,7 @@ from headscope.experiments.why.sequence_checks import sequence_checks
 from headscope.experiments.why.settings import COMMAND, Params
 from headscope.experiments.why.tables import MOST_PAIRED, Explanation, tables
 from headscope.experiments.why.target_pairs import TargetPairs, target_pairs
+from headscope.experiments.why.trigram_checks import TrigramChecks, trigram_checks
 from headscope.model.model import Model
 from headscope.progress import Stage, Step
 
@@ -27,7 +28,7 @@ FINDING, READING, REMOVING, CHECKING = (
     "finding the head",
     "taking the scores apart",
     "removing paths",
-    "checking other sequences",
+    "checking other text",
 )
 _CHARACTERS = 12  # of a text, for each token that is read
 _ROWS = 12  # that a terminal shows
@@ -101,6 +102,7 @@ def explained(
     effect = logit_effect(model, tokens, terms, pairs, stream)
     runs = _runs(model, tokens, terms, pairs, (keys, queries), params.strongest, progress)
     progress(CHECKING, 0, 1)
+    trigrams = trigram_checks(model, site, head, params)
     return Explanation(
         terms=terms,
         pairs=pairs,
@@ -112,6 +114,8 @@ def explained(
         runs=runs,
         effect=effect,
         sequence_checks=sequence_checks(model, terms, pairs, runs, params),
+        trigrams=trigrams,
+        trigram_pieces=_trigram_pieces(model, trigrams),
     )
 
 
@@ -178,6 +182,14 @@ def _tokens(model: Model, params: Params) -> tuple[Int[Tensor, " tokens"], TextS
     if len(tokens) < 3:
         raise UsageError(f"the text has {len(tokens)} tokens, needed are at least 3", hint="give a longer text")
     return tokens, TextSpec(text.name, text.sha256, text.n_characters, len(tokens), 1, len(tokens))
+
+
+def _trigram_pieces(model: Model, trigrams: TrigramChecks | None) -> tuple[tuple[str, str, str], ...]:
+    if trigrams is None or model.tokenizer is None:
+        return ()
+    spelled = model.tokenizer.decode
+    pairs = [check.pair for check in trigrams.checks]
+    return tuple((spelled([pair.source]), spelled([pair.query]), spelled([pair.target])) for pair in pairs)
 
 
 def _pieces(model: Model, tokens: Int[Tensor, " tokens"]) -> tuple[str, ...]:

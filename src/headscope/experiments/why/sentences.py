@@ -1,8 +1,11 @@
 """The sentences of the experiment `why`."""
 
+from math import isnan
+
 from headscope.core import Headline
 from headscope.experiments.why.causal_checks import PatchedRun, Sums
 from headscope.experiments.why.tables import Explanation
+from headscope.experiments.why.trigram_checks import LEAST_QUERIES, TrigramCheck
 from headscope.experiments.why.words import percent, plural, signed
 from headscope.maths.resampling.clustered_mean import Estimate
 
@@ -14,6 +17,7 @@ def headlines(explanation: Explanation) -> tuple[Headline, ...]:
         *(_causal(explanation, sums) for sums in both),
         _logit(explanation),
         *(_contrast(explanation, sums) for sums in both),
+        _trigrams(explanation),
     ]
     return tuple(line for line in lines if line is not None)
 
@@ -109,6 +113,41 @@ def _others(masses: list[float]) -> str:
     return (
         f" Without any one of the {len(masses)} other writers it puts {percent(min(masses))} to "
         f"{percent(max(masses))} there."
+    )
+
+
+def _trigrams(explanation: Explanation) -> Headline | None:
+    """How many of the trigrams of the weights occur, and in how many the head raises the target."""
+    trigrams, label = explanation.trigrams, explanation.terms.label
+    if trigrams is None or not trigrams.checks:
+        return None
+    checks = list(zip(trigrams.checks, explanation.trigram_pieces, strict=True))
+    listed = [check for check, _ in checks if not check.occurs]
+    occurring = [(check, pieces) for check, pieces in checks if check.occurs]
+    absent = sum(not len(check.seen) for check in listed)
+    raised = sum(check.effect().low > 0 for check, _ in occurring)
+    lead = f"Of {len(occurring)} skip trigrams of the text {label} raises the target of {raised} after their source"
+    return Headline(
+        full=f"{lead} (95 % interval over the queries above 0, against the mean output of the head). They are the "
+        f"strongest by weights that have at least {LEAST_QUERIES} queries in {trigrams.text}, "
+        f"{trigrams.windows.numel()} tokens. Of the {len(listed)} strongest of all pairs of its tokens that are not "
+        f"among them, {absent} do not occur.{_example(occurring)}",
+        short=f"{lead}.",
+    )
+
+
+def _example(checks: list[tuple[TrigramCheck, tuple[str, str, str]]]) -> str:
+    """The trigram with the most queries, in numbers."""
+    if not checks:
+        return ""
+    check, (source, query, target) = max(checks, key=lambda entry: len(entry[0].seen))
+    effect, elsewhere = check.effect(), check.effect_elsewhere()
+    ends = "" if isnan(effect.low) else f" (95 % interval {signed(effect.low, 3)} to {signed(effect.high, 3)})"
+    beside = "" if isnan(elsewhere.mean) else f", and {signed(elsewhere.mean, 3)} where the source did not come before"
+    return (
+        f" The most frequent is {source!r} … {query!r} → {target!r}: over {len(check.seen)} "
+        f"quer{'y' if len(check.seen) == 1 else 'ies'} the head changes the log-probability by "
+        f"{signed(effect.mean, 3)} nats{ends}{beside}."
     )
 
 

@@ -24,12 +24,14 @@ COMMAND = Command(
         "headscope why smollm2 L18.H6 --out out/why",
         'headscope why tiny L1.H3 --text "God said unto Moses, and Moses said unto God"',
         "headscope why tiny L1.H3 --query 60 --key 21",
+        "headscope why smollm2 L18.H6 --trigrams 5",
     ),
-    tables=("keys", "queries", "pairs", "checks", "sequences", "chain", "positions"),
+    tables=("keys", "queries", "pairs", "checks", "sequences", "trigrams", "chain", "positions"),
     default_out="headscope-why",
     default_model="tiny",
     reads_sentences=True,
 )
+MOST_TRIGRAMS = 20
 
 
 class Pairs(StrEnum):
@@ -82,6 +84,15 @@ class Params:
             "interval; 0 for none. A text has no further sequences"
         },
     )
+    trigrams: int = field(
+        default=0,
+        metadata={
+            "help": "how many skip trigrams of the head's weights are checked on text (--text, or the text that ships "
+            "with headscope), with the head and with its mean output. They cost 1,024 tokens twice: about ten seconds "
+            "for smollm2",
+            "max": MOST_TRIGRAMS,
+        },
+    )
     draws: int = field(default=200, metadata={"help": "how often random keys are drawn for the null", "min": 20})
     seed: int = field(default=0, metadata={"help": "seed of everything that is drawn at random"})
 
@@ -98,11 +109,13 @@ class Params:
                 f"--pairs {self.pairs} chooses queries and keys, and --query and --key name them",
                 hint="leave out one of the two",
             )
-        least = {"tokens": 2, "random_tokens": 4, "strongest": 1, "draws": 20, "sequences": 0}
+        least = {"tokens": 2, "random_tokens": 4, "strongest": 1, "draws": 20, "sequences": 0, "trigrams": 0}
         for name, number in least.items():
             if getattr(self, name) < number:
                 raise UsageError(f"{name}={getattr(self, name)}: needed are at least {number}")
         self._check_positions()
+        if self.trigrams > MOST_TRIGRAMS:
+            raise UsageError(f"trigrams={self.trigrams}: at most {MOST_TRIGRAMS} can be checked")
         if self.head is not None:
             _check_label(self.head)
 
