@@ -5,8 +5,8 @@
     python scripts/make_sample.py out/smollm2 --why out/why
 
 The report gives `docs/smollm2.html`, two pictures of it in `docs/pictures/` and the table in `docs/smollm2.md`; that
-needs Chromium and Playwright. The other run gives the picture of the circuit and the sentence in `README.md`. Either may
-be left out.
+needs Chromium and Playwright. The other run gives the picture of the circuit and the sentence in `README.md`. Either
+may be left out.
 """
 
 import argparse

@@ -393,8 +393,8 @@ def test_the_circuit_ends_at_the_head_without_logits() -> None:
 @pytest.mark.parametrize("head", ["L1.H3", "L0.H0"])
 def test_further_sequences_are_runs_of_their_own(tiny: Model, head: str) -> None:
     """The masses of the table, from one run of the model for each sequence."""
-    found = run(tiny, head=head, random_tokens=12, sequences=3)
-    rows = found.tables["sequences"]
+    finding = run(tiny, head=head, random_tokens=12, sequences=3)
+    rows = finding.tables["sequences"]
     assert rows["sequence"].to_list() == [0, 1, 2] * (rows.height // 3)
     site, _ = place(tiny, head)
     for row in rows.iter_rows(named=True):
@@ -407,7 +407,7 @@ def test_further_sequences_are_runs_of_their_own(tiny: Model, head: str) -> None
                 captured = session.capture("pattern", at=head)
                 session.run(tokens)
                 patterns.append(captured.take()["pattern"][site][0, 0].double())
-        if found.params["pairs"] == "repeat":
+        if finding.params["pairs"] == "repeat":
             places = [(i, max(j for j in range(i - 1) if tokens[j] == tokens[i]) + 1) for i in range(13, 25)]
         else:
             places = [(i, int(patterns[0][i, 1:].argmax()) + 1) for i in range(2, 25)]
@@ -418,10 +418,10 @@ def test_further_sequences_are_runs_of_their_own(tiny: Model, head: str) -> None
 
 def test_a_text_has_no_further_sequences(tiny: Model) -> None:
     sentence = "God said unto Moses, and Moses said unto God"
-    found = headscope.why(tiny, "L1.H3", text=sentence)["why"]
-    assert found.tables["sequences"].is_empty()
-    assert "have no interval" in found.method
-    assert "other sequences" not in found.headlines[0].full
+    finding = headscope.why(tiny, "L1.H3", text=sentence)["why"]
+    assert finding.tables["sequences"].is_empty()
+    assert "have no interval" in finding.method
+    assert "other sequences" not in finding.headlines[0].full
 
 
 def test_the_strongest_trigrams_are_those_of_the_whole_matrices(tiny: Model) -> None:
@@ -448,14 +448,14 @@ def test_the_strongest_trigrams_are_those_of_the_whole_matrices(tiny: Model) -> 
     for pair in strongest:
         assert pair.score == pytest.approx(expected[pair.source, pair.query], abs=1e-4)  # type: ignore[index]
         assert pair.target == ids[int(moved[ids.index(pair.source)].argmax())]
-    both = attended[:, :, None] + moved[:, None, :]
-    assert scores.strongest(1)[0].score == pytest.approx(float(both.max()), abs=1e-4)
+    sums = attended[:, :, None] + moved[:, None, :]
+    assert scores.strongest(1)[0].score == pytest.approx(float(sums.max()), abs=1e-4)
 
 
 @torch.no_grad()
 def test_trigrams_are_checked_with_and_without_the_head(tiny: Model) -> None:
     """Against a loop over all queries, with the mean of the head put in by a hook of its output projection."""
-    found = run(tiny, head="L1.H3", random_tokens=8, trigrams=3)
+    finding = run(tiny, head="L1.H3", random_tokens=8, trigrams=3)
     site, head = place(tiny, "L1.H3")
     trigrams = trigram_checks(tiny, site, head, Params(head="L1.H3", trigrams=3))
     assert trigrams is not None
@@ -481,14 +481,14 @@ def test_trigrams_are_checked_with_and_without_the_head(tiny: Model) -> None:
                 if token == pair.query:
                     states = [float(state[number][position, pair.target]) for state in (before, after)]
                     rows[pair.source in window[:position]].append(states)
-        for is_seen, measured in ((True, check.seen), (False, check.unseen)):
+        for is_seen, measured in ((True, check.after_source), (False, check.elsewhere)):
             assert measured.flatten().tolist() == pytest.approx(list(chain(*rows[is_seen])), abs=1e-4)
         if check.occurs:
-            assert len(check.seen) >= LEAST_QUERIES
-    table = found.tables["trigrams"]
-    assert table["occurrences"].to_list() == [len(check.seen) for check in trigrams.checks]
+            assert len(check.after_source) >= LEAST_QUERIES
+    table = finding.tables["trigrams"]
+    assert table["occurrences"].to_list() == [len(check.after_source) for check in trigrams.checks]
     assert table["effect"].to_list()[-1] == pytest.approx(trigrams.checks[-1].effect().mean)
-    assert "skip trigrams of the text L1.H3 raises the target" in found.headlines[-1].full
+    assert "skip trigrams of the text L1.H3 raises the target" in finding.headlines[-1].full
 
 
 def test_trigrams_of_a_head_whose_scores_are_not_those_of_its_weights_are_refused(tiny: Model) -> None:

@@ -81,17 +81,17 @@ class _Boxes:
 def _head_notes(explanation: Explanation) -> tuple[str, ...]:
     """The mass on the key in the model, and without the strongest writer of the keys."""
     check = next((run for run in explanation.runs if run.side == "key"), None)
-    whole = f"{percent(explanation.mass)} on {explanation.pairs.short_target}"
-    return (whole,) if check is None else (whole, f"{percent(check.mass)} without {check.writer}")
+    model_words = f"{percent(explanation.mass)} on {explanation.pairs.short_target}"
+    return (model_words,) if check is None else (model_words, f"{percent(check.mass)} without {check.writer}")
 
 
 def _writer_parts(sums: Sums) -> list[tuple[str, float]]:
     """The strongest writers of one side, and the sum of all others."""
     strongest = sums.strongest(_DRAWN_WRITERS)
     parts = [(sums.names[index], float(sums.contrast[index])) for index in strongest]
-    rest = len(sums.names) - len(strongest)
-    others = float(sums.contrast.sum()) - sum(contrast for _, contrast in parts)
-    return [*parts, (f"{counted(rest, 'other')}", others)] if rest else parts
+    remaining = len(sums.names) - len(strongest)
+    remainder = float(sums.contrast.sum()) - sum(contrast for _, contrast in parts)
+    return [*parts, (counted(remaining, "other"), remainder)] if remaining else parts
 
 
 def _checks(explanation: Explanation) -> HeatMap:

@@ -12,11 +12,11 @@ from headscope.maths.resampling.clustered_mean import Estimate
 
 def headlines(explanation: Explanation) -> tuple[Headline, ...]:
     """The causal sentences of both sides, the effect on the logit, and what the arithmetic says of both sides."""
-    both = (explanation.keys, explanation.queries)
+    sides = (explanation.keys, explanation.queries)
     lines = [
-        *(_causal(explanation, sums) for sums in both),
+        *(_causal(explanation, sums) for sums in sides),
         _logit(explanation),
-        *(_contrast(explanation, sums) for sums in both),
+        *(_contrast(explanation, sums) for sums in sides),
         _trigrams(explanation),
     ]
     return tuple(line for line in lines if line is not None)
@@ -67,8 +67,8 @@ def _on_sequences(explanation: Explanation, sums: Sums) -> str:
     check = next((check for check in explanation.sequence_checks if check.side == sums.side), None)
     if check is None:
         return ""
-    patched, whole = (_interval(check.interval(masses)) for masses in (check.patched, check.masses))
-    return f" On {len(check.masses)} other sequences: {patched} instead of {whole}."
+    patched, unpatched = (_interval(check.interval(masses)) for masses in (check.patched, check.masses))
+    return f" On {len(check.masses)} other sequences: {patched} instead of {unpatched}."
 
 
 def _interval(estimate: Estimate) -> str:
@@ -124,7 +124,7 @@ def _trigrams(explanation: Explanation) -> Headline | None:
     checks = list(zip(trigrams.checks, explanation.trigram_pieces, strict=True))
     listed = [check for check, _ in checks if not check.occurs]
     occurring = [(check, pieces) for check, pieces in checks if check.occurs]
-    absent = sum(not len(check.seen) for check in listed)
+    absent = sum(not len(check.after_source) for check in listed)
     raised = sum(check.effect().low > 0 for check, _ in occurring)
     lead = f"Of {len(occurring)} skip trigrams of the text {label} raises the target of {raised} after their source"
     return Headline(
@@ -140,14 +140,16 @@ def _example(checks: list[tuple[TrigramCheck, tuple[str, str, str]]]) -> str:
     """The trigram with the most queries, in numbers."""
     if not checks:
         return ""
-    check, (source, query, target) = max(checks, key=lambda entry: len(entry[0].seen))
+    check, (source, query, target) = max(checks, key=lambda entry: len(entry[0].after_source))
     effect, elsewhere = check.effect(), check.effect_elsewhere()
     ends = "" if isnan(effect.low) else f" (95 % interval {signed(effect.low, 3)} to {signed(effect.high, 3)})"
-    beside = "" if isnan(elsewhere.mean) else f", and {signed(elsewhere.mean, 3)} where the source did not come before"
+    comparison = (
+        "" if isnan(elsewhere.mean) else f", and {signed(elsewhere.mean, 3)} where the source did not come before"
+    )
     return (
-        f" The most frequent is {source!r} … {query!r} → {target!r}: over {len(check.seen)} "
-        f"quer{'y' if len(check.seen) == 1 else 'ies'} the head changes the log-probability by "
-        f"{signed(effect.mean, 3)} nats{ends}{beside}."
+        f" The most frequent is {source!r} … {query!r} → {target!r}: over {len(check.after_source)} "
+        f"quer{'y' if len(check.after_source) == 1 else 'ies'} the head changes the log-probability by "
+        f"{signed(effect.mean, 3)} nats{ends}{comparison}."
     )
 
 

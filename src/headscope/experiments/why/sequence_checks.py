@@ -37,15 +37,15 @@ def sequence_checks(
     if params.text is not None or params.sequences < 2 or pairs.kind == "named":
         return ()
     tokens = repeated_tokens(model, params.random_tokens, params.seed + 2, params.sequences)
-    whole = _patterns(model, terms, tokens, None)
-    places = [_pairs(pairs, terms, row, pattern) for row, pattern in zip(tokens, whole, strict=True)]
+    unpatched = _patterns(model, terms, tokens, None)
+    places = [_pairs(pairs, terms, row, pattern) for row, pattern in zip(tokens, unpatched, strict=True)]
     checks = []
     for side in ("key", "query"):
         strongest = next((run for run in runs if run.side == side), None)
         if strongest is not None:
             patched = _patterns(model, terms, tokens, strongest)
             checks.append(
-                SequenceCheck(strongest.side, strongest.writer, _masses(whole, places), _masses(patched, places))
+                SequenceCheck(strongest.side, strongest.writer, _masses(unpatched, places), _masses(patched, places))
             )
     return tuple(checks)
 

@@ -38,24 +38,24 @@ _CHARACTERS = 12  # of a text, for each token that is read
 
 @dataclass(frozen=True)
 class TrigramCheck:
-    """The log-probabilities of the target at its queries, in the model and with the mean in the place of the head.
+    """The log-probabilities of the target at its queries, in the model and with the mean output of the head.
 
-    `seen` are queries after the source, `unseen` those in whose window the source did not come before; each has a row
-    per query, model and mean. `occurs` says whether the trigram was chosen among those of the text.
+    `after_source` are queries with the source before them in their window, `elsewhere` the others; each has a row per
+    query, model and mean. `occurs` says whether the trigram was chosen among those of the text.
     """
 
     pair: Pair
     occurs: bool
-    seen: Float[Tensor, "queries 2"]
-    unseen: Float[Tensor, "other_queries 2"]
+    after_source: Float[Tensor, "queries 2"]
+    elsewhere: Float[Tensor, "other_queries 2"]
 
     def effect(self) -> Estimate:
         """By how much the head raises the log-probability after the source: mean over queries and 95 % interval."""
-        return _effect(self.seen)
+        return _effect(self.after_source)
 
     def effect_elsewhere(self) -> Estimate:
         """The same where the source did not come before."""
-        return _effect(self.unseen)
+        return _effect(self.elsewhere)
 
 
 def _effect(rows: Float[Tensor, "queries 2"]) -> Estimate:
@@ -114,11 +114,12 @@ def trigram_checks(model: Model, site: Site, head: int, params: Params) -> Trigr
     scores = head_scores(model.weight_source(), site, head, windows)
     every = scores.strongest(params.trigrams)
     occurring = scores.strongest_of(*frequent_pairs(windows, scores.ids), params.trigrams)
-    chosen = {_key(pair): (pair, False) for pair in every} | {_key(pair): (pair, True) for pair in occurring}
-    pairs = [pair for pair, _ in chosen.values()]
+    check_pairs = {_key(pair): (pair, False) for pair in every} | {_key(pair): (pair, True) for pair in occurring}
+    pairs = [pair for pair, _ in check_pairs.values()]
     rows_by_pair = _measured(model, site.head_label(head), windows, pairs)
     checks = (
-        TrigramCheck(pair, occurs, *rows) for (pair, occurs), rows in zip(chosen.values(), rows_by_pair, strict=True)
+        TrigramCheck(pair, occurs, *rows)
+        for (pair, occurs), rows in zip(check_pairs.values(), rows_by_pair, strict=True)
     )
     return TrigramChecks(name, windows, tuple(checks))
 

@@ -34,9 +34,9 @@ def draw(figure: Flow, theme: Theme) -> Figure:
     for box in range(len(figure.boxes)):
         _draw_box(axes, figure, layout, box, (lefts[box], widths[box]), theme)
     for column, heading in enumerate(figure.headings):
-        middle = (lefts + widths / 2)[figure.columns == column]
-        if len(middle):
-            axes.text(middle[0], -_HEADING, **lettering(heading, "s"), ha="center", color=theme.muted, fontsize=6.5)
+        centre = (lefts + widths / 2)[figure.columns == column]
+        if len(centre):
+            axes.text(centre[0], -_HEADING, **lettering(heading, "s"), ha="center", color=theme.muted, fontsize=6.5)
     axes.set_xlim(-1, _WIDTH + 1)
     axes.set_ylim(layout.height + 1, -2 * _HEADING)
     axes.set_axis_off()
@@ -58,10 +58,10 @@ def _across(figure: Flow) -> tuple[Array, Array]:
 
 def _band(layout: FlowLayout, band: int, left: float, right: float) -> Path:
     start, end, width = layout.starts[band], layout.ends[band], layout.widths[band]
-    middle = (left + right) / 2
+    centre = (left + right) / 2
     corners = [
-        (left, start), (middle, start), (middle, end), (right, end),
-        (right, end + width), (middle, end + width), (middle, start + width), (left, start + width), (left, start),
+        (left, start), (centre, start), (centre, end), (right, end),
+        (right, end + width), (centre, end + width), (centre, start + width), (left, start + width), (left, start),
     ]  # fmt: skip
     curve = [Path.CURVE4] * 3
     return Path(corners, [Path.MOVETO, *curve, Path.LINETO, *curve, Path.CLOSEPOLY])
