@@ -202,6 +202,7 @@ CONTENTS = (
     "singular value in 2 bins, with Gaussian",
     "query × key: 3 × 3, band, global",
     "2 nodes, 1 edge: edge",
+    "a, b, c: 1 band",
 )
 
 

@@ -295,3 +295,9 @@ def test_bands_of_one_unit_share_a_scale_and_fill_their_boxes() -> None:
     np.testing.assert_allclose(middles, (layout.tops + layout.heights / 2)[:2])
     assert (layout.tops >= 0).all()
     assert (layout.tops + layout.heights).max() == pytest.approx(layout.height)
+
+
+def test_bands_meet_the_middle_of_a_box_that_its_lines_make_higher() -> None:
+    layout = flow_layout(flow(notes=((), (), (), ("line",) * 12)))
+    assert layout.heights[3] > WIDEST_BUNDLE
+    assert layout.ends[2] + layout.widths[2] / 2 == pytest.approx(layout.tops[3] + layout.heights[3] / 2)

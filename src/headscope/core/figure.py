@@ -184,13 +184,8 @@ class Flow(Picture):
     units: tuple[str, ...]
 
     def content(self) -> str:
-        """Its boxes by column."""
-        places = [int(column) for column in self.columns]
-        columns = [
-            listed([box for box, place in zip(self.boxes, places, strict=True) if place == column])
-            for column in sorted(set(places))
-        ]
-        return " → ".join(columns)
+        """Its boxes, and how many bands lead between them."""
+        return f"{listed(list(self.boxes))}: {counted(len(self.bands), 'band')}"
 
 
 Figure = HeatMap | Curves | Histogram | Mosaic | Network | Flow
