@@ -187,4 +187,15 @@ export interface Network extends Picture {
   readonly kinds: readonly string[];
 }
 
-export type Figure = HeatMap | Curves | Histogram | Mosaic | Network;
+export interface Flow extends Picture {
+  readonly type: "Flow";
+  readonly boxes: readonly string[];
+  readonly notes: readonly (readonly string[])[]; // lines below the name, by box
+  readonly columns: Numbers; // of the boxes, from 0
+  readonly headings: readonly string[]; // by column
+  readonly bands: readonly Numbers[]; // from, to, kind from 1 on, number
+  readonly kinds: readonly string[];
+  readonly units: readonly string[]; // by kind
+}
+
+export type Figure = HeatMap | Curves | Histogram | Mosaic | Network | Flow;

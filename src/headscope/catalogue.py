@@ -12,6 +12,7 @@ from headscope.attention.mechanism_summary import D_HEAD, LENGTHS, stored_summar
 from headscope.attention.mechanisms import mechanism_member, mechanism_members
 from headscope.corpora.amount import Amount
 from headscope.experiments import command_of, experiment_members
+from headscope.experiments.command import Command
 from headscope.lenses import lens_member, lens_members
 from headscope.members import Member, MemberWarning, check_settings, setting_help
 from headscope.model.formats.format import described_forms, forms
@@ -28,6 +29,7 @@ __all__ = [
     "D_HEAD",
     "LENGTHS",
     "Amount",
+    "Command",
     "Member",
     "MemberWarning",
     "check_claims",

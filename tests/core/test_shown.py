@@ -12,6 +12,7 @@ from headscope.core import (
     Curves,
     Figure,
     Finding,
+    Flow,
     Headline,
     HeatMap,
     Histogram,
@@ -38,6 +39,8 @@ FIGURES: tuple[Figure, ...] = (
     Histogram("law", "Singular values", "The bulk.", "singular value", X, X[:2], (Series("Gaussian", X, X),)),
     Mosaic("window", "Window", "The band.", np.eye(3), ("band", "global")),
     Network("graph", "Graph", "Edges.", ("a", "b"), np.array([[0.0, 1.0, 1.0]]), ("edge",)),
+    Flow("circuit", "Circuit", "Bands.", ("a", "b", "c"), ((), (), ()), np.array([0.0, 0, 1]), ("from", "to"),
+         np.array([[0.0, 2, 1, 1]]), ("keys",), ("score",)),
 )  # fmt: skip
 
 
@@ -199,6 +202,7 @@ CONTENTS = (
     "singular value in 2 bins, with Gaussian",
     "query × key: 3 × 3, band, global",
     "2 nodes, 1 edge: edge",
+    "a, b, c: 1 band",
 )
 
 

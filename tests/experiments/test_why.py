@@ -1,6 +1,12 @@
 """Why a head attends: terms that add up, the writer that a trained circuit has, causal checks, and refusals."""
 
 import copy
+import re
+import subprocess
+import sys
+from collections import Counter
+from itertools import chain
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -10,7 +16,7 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 import headscope
 from headscope.cli import main
-from headscope.core import Finding, Site
+from headscope.core import Finding, Flow, Site
 from headscope.errors import HeadscopeError, UsageError, VariantRefused
 from headscope.experiments.why.causal_checks import patched_run, side_sums
 from headscope.experiments.why.experiment import EXPERIMENT
@@ -18,7 +24,9 @@ from headscope.experiments.why.repeated_tokens import repeated_tokens, strongest
 from headscope.experiments.why.score_terms import BIASES, POSITIONS, ScoreTerms, score_terms
 from headscope.experiments.why.settings import Pairs, Params
 from headscope.experiments.why.target_pairs import repeats, target_pairs
+from headscope.experiments.why.trigram_checks import LEAST_QUERIES, frequent_pairs, head_scores, trigram_checks
 from headscope.model.model import Model, open_model
+from headscope.report.draw.figure_check import check_figure
 from tests.model.families import DISPATCHING, OUTSIDE
 
 FAMILIES = {family.name: family for family in DISPATCHING + OUTSIDE}
@@ -153,9 +161,10 @@ def test_the_previous_token_head_is_named(finding: Finding) -> None:
     assert check["alone"] > 0.5
     assert check["without_another"] > 0.55
     assert finding.headlines[0].full.startswith("Without what L0.H0 wrote in its keys, L1.H3 puts ")
-    assert "on the token after the last occurrence (mean over 40 queries); a random other key gets" in str(
-        finding.headlines[0]
-    )
+    short, full = finding.headlines[0].short, finding.headlines[0].full
+    assert short.endswith("on the token after the last occurrence.")
+    assert full.startswith(f"{short} These are means over 40 queries; a random other key gets")
+    assert re.search(r"On 4 other sequences: [\d.]+ % \(95 % interval .* to .*\) instead of \d+ %", full)
     chain = finding.tables["chain"]
     assert chain["quantity"].to_list()[-2:] == ["direct effect", "effect of removing the head"]
     assert chain["value"][-2] > 10 * abs(chain["null_high"][-2])
@@ -244,7 +253,8 @@ def test_a_named_pair(tiny: Model) -> None:
     positions = finding.tables["positions"]
     assert positions.select("query", "key").rows() == [(60, 21)]
     assert finding.params["pairs"] == "named"
-    assert "on key 21 from query 60" in finding.headlines[0].full
+    assert "on key 21. This is query 60;" in finding.headlines[0].full
+    assert finding.tables["sequences"].is_empty()
 
 
 def test_a_head_that_does_something_else(tiny: Model) -> None:
@@ -306,8 +316,9 @@ def test_an_encoder_has_no_effect_on_the_next_token() -> None:
         ({"head": "L1"}, "not the name of one head"),
         ({"head": "L1.H3", "query": 3}, "--key is not"),
         ({"head": "L1.H3", "key": 3}, "--query is not"),
-        ({"head": "L1.H3", "query": 500, "key": 3}, "--query 500 is beyond the text, which has 81 tokens"),
+        ({"head": "L1.H3", "query": 500, "key": 3}, "--query 500 is beyond the text, of which at most 81 tokens are"),
         ({"head": "L1.H3", "query": 5, "key": 81}, "--key 81 is beyond the text"),
+        ({"head": "L1.H3", "sequences": -1}, "sequences=-1"),
         ({"head": "L1.H3", "query": 3, "key": 5}, "query 3 cannot see key 5"),
         ({"head": "L1.H3", "query": 0, "key": 0}, "sees no other key"),
         ({"head": "L1.H3", "query": 5, "key": 3, "pairs": Pairs.REPEAT}, "leave out one of the two"),
@@ -352,10 +363,180 @@ def test_cross_attention_is_refused() -> None:
         run(opened("t5"), head="dec.L0.cross.H1", random_tokens=8)
 
 
+def test_the_circuit_is_the_first_figure_and_that_of_the_first_sentence(finding: Finding) -> None:
+    """Its bands are the numbers of the tables, and the bands into a box add up to those that leave it."""
+    circuit = finding.figures[0]
+    assert isinstance(circuit, Flow)
+    assert finding.headlines[0].figure == circuit.name
+    check_figure(circuit)
+    for kind, side, table in ((1, "keys", "keys"), (2, "queries", "queries")):
+        writers = finding.tables[table]
+        bands = circuit.bands[circuit.bands[:, 2] == kind]
+        assert circuit.boxes[int(bands[0, 0])].split()[0] == writers["writer"][0]
+        assert bands[:3, 3].tolist() == writers["contrast"][:3].to_list()
+        reader = circuit.boxes.index(f"{side} of L1.H3")
+        into, out = (float(bands[bands[:, end] == reader, 3].sum()) for end in (1, 0))
+        assert into == pytest.approx(out, abs=1e-9)
+        assert out == pytest.approx(writers["contrast"].sum())
+    assert circuit.notes[circuit.boxes.index("L1.H3")][1].endswith("without L0.H0")
+    effects = finding.tables["chain"].filter(pl.col("quantity") == "direct effect")
+    assert circuit.bands[-2:, 3].tolist() == [effects["value"][0], effects["null_low"][0]]
+
+
+def test_the_circuit_ends_at_the_head_without_logits() -> None:
+    circuit = run(opened("modernbert"), head="L1.H0", random_tokens=8).figures[0]
+    assert isinstance(circuit, Flow)
+    assert circuit.columns.max() == 2
+    check_figure(circuit)
+
+
+@pytest.mark.parametrize("head", ["L1.H3", "L0.H0"])
+def test_further_sequences_are_runs_of_their_own(tiny: Model, head: str) -> None:
+    """The masses of the table, from one run of the model for each sequence."""
+    finding = run(tiny, head=head, random_tokens=12, sequences=3)
+    rows = finding.tables["sequences"]
+    assert rows["sequence"].to_list() == [0, 1, 2] * (rows.height // 3)
+    site, _ = place(tiny, head)
+    for row in rows.iter_rows(named=True):
+        tokens = repeated_tokens(tiny, 12, 2, 3)[row["sequence"]]
+        patterns = []
+        for is_patched in (False, True):
+            with tiny.session() as session:
+                if is_patched:
+                    session.patch_path(row["writer"], (head, row["side"][0]))
+                captured = session.capture("pattern", at=head)
+                session.run(tokens)
+                patterns.append(captured.take()["pattern"][site][0, 0].double())
+        if finding.params["pairs"] == "repeat":
+            places = [(i, max(j for j in range(i - 1) if tokens[j] == tokens[i]) + 1) for i in range(13, 25)]
+        else:
+            places = [(i, int(patterns[0][i, 1:].argmax()) + 1) for i in range(2, 25)]
+        for name, pattern in zip(("mass", "patched"), patterns, strict=True):
+            mean = sum(float(pattern[i, j]) for i, j in places) / len(places)
+            assert row[name] == pytest.approx(mean, abs=ROUNDING)
+
+
+def test_a_text_has_no_further_sequences(tiny: Model) -> None:
+    sentence = "God said unto Moses, and Moses said unto God"
+    finding = headscope.why(tiny, "L1.H3", text=sentence)["why"]
+    assert finding.tables["sequences"].is_empty()
+    assert "have no interval" in finding.method
+    assert "other sequences" not in finding.headlines[0].full
+
+
+def test_the_strongest_trigrams_are_those_of_the_whole_matrices(tiny: Model) -> None:
+    windows = torch.randint(3, 18, (2, 24), generator=torch.Generator().manual_seed(1))
+    site, _ = place(tiny, "L0.H2")
+    scores = head_scores(tiny.weight_source(), site, 2, windows)
+    ids = scores.ids.tolist()
+    assert ids == sorted(set(windows.flatten().tolist()))
+    attended, moved = (
+        ((matrix := (pair.left.double() @ pair.right.double().T)) - matrix.mean()) / matrix.std(correction=0)
+        for pair in (scores.attended, scores.moved)
+    )
+    queries: Counter[tuple[int, int]] = Counter()
+    for row in windows.tolist():
+        for position, query in enumerate(row):
+            queries.update({(source, query) for source in row[:position]})
+    frequent = [pair for pair, count in queries.items() if count >= LEAST_QUERIES]
+    assert frequent
+    sources, places = frequent_pairs(windows, scores.ids)
+    assert sorted(frequent) == sorted((ids[s], ids[q]) for s, q in zip(sources.tolist(), places.tolist(), strict=True))
+    expected = {(s, q): float(attended[ids.index(s), ids.index(q)] + moved[ids.index(s)].max()) for s, q in frequent}
+    strongest = scores.strongest_of(sources, places, 4)
+    assert [pair.score for pair in strongest] == pytest.approx(sorted(expected.values(), reverse=True)[:4], abs=1e-4)
+    for pair in strongest:
+        assert pair.score == pytest.approx(expected[pair.source, pair.query], abs=1e-4)  # type: ignore[index]
+        assert pair.target == ids[int(moved[ids.index(pair.source)].argmax())]
+    sums = attended[:, :, None] + moved[:, None, :]
+    assert scores.strongest(1)[0].score == pytest.approx(float(sums.max()), abs=1e-4)
+
+
+@torch.no_grad()
+def test_trigrams_are_checked_with_and_without_the_head(tiny: Model) -> None:
+    """Against a loop over all queries, with the mean of the head put in by a hook of its output projection."""
+    finding = run(tiny, head="L1.H3", random_tokens=8, trigrams=3)
+    site, head = place(tiny, "L1.H3")
+    trigrams = trigram_checks(tiny, site, head, Params(head="L1.H3", trigrams=3))
+    assert trigrams is not None
+    projection = tiny.hf.model.layers[1].self_attn.o_proj
+    columns, inputs = slice(16 * head, 16 * head + 16), list[Tensor]()
+    handle = projection.register_forward_pre_hook(lambda _, given: inputs.append(given[0][..., columns].clone()))
+    before = [tiny.hf(window[None]).logits[0].double().log_softmax(-1) for window in trigrams.windows]
+    handle.remove()
+    mean = torch.cat(inputs).mean((0, 1))
+
+    def replaced(_: object, given: tuple[Tensor]) -> tuple[Tensor]:
+        changed = given[0].clone()
+        changed[..., columns] = mean
+        return (changed,)
+
+    handle = projection.register_forward_pre_hook(replaced)
+    after = [tiny.hf(window[None]).logits[0].double().log_softmax(-1) for window in trigrams.windows]
+    handle.remove()
+    for check in trigrams.checks:
+        pair, rows = check.pair, {True: list[list[float]](), False: list[list[float]]()}
+        for number, window in enumerate(trigrams.windows.tolist()):
+            for position, token in enumerate(window):
+                if token == pair.query:
+                    states = [float(state[number][position, pair.target]) for state in (before, after)]
+                    rows[pair.source in window[:position]].append(states)
+        for is_seen, measured in ((True, check.after_source), (False, check.elsewhere)):
+            assert measured.flatten().tolist() == pytest.approx(list(chain(*rows[is_seen])), abs=1e-4)
+        if check.occurs:
+            assert len(check.after_source) >= LEAST_QUERIES
+    table = finding.tables["trigrams"]
+    assert table["occurrences"].to_list() == [len(check.after_source) for check in trigrams.checks]
+    assert table["effect"].to_list()[-1] == pytest.approx(trigrams.checks[-1].effect().mean)
+    assert "skip trigrams of the text L1.H3 raises the target" in finding.headlines[-1].full
+
+
+def test_trigrams_of_a_head_whose_scores_are_not_those_of_its_weights_are_refused(tiny: Model) -> None:
+    model = opened("qwen3")
+    site, _ = place(model, "L1.H0")
+    with pytest.raises(VariantRefused, match=r"no skip trigrams: .* normalises queries and keys"):
+        head_scores(model.weight_source(), site, 0, random_text()[None])
+    with pytest.raises(UsageError, match="reads no text, and trigrams need one"):
+        run(model, head="L1.H0", random_tokens=8, trigrams=2)
+    with pytest.raises(UsageError, match="at most 20"):
+        run(tiny, trigrams=21)
+
+
 def ended(*words: str) -> int:
     with pytest.raises(SystemExit) as end:
         main(list(words))
     return int(end.value.code or 0)
+
+
+@pytest.mark.parametrize("words", [["L9.H9"], ["L1.H3", "--query", "99", "--key", "3"]])
+def test_what_is_not_there_is_refused_before_torch_is_loaded(words: list[str]) -> None:
+    code = f"import sys; sys.argv[1:] = {['why', 'tiny', *words]!r}\nfrom headscope.cli import main\n"
+    code += "try:\n    main()\nexcept SystemExit as end:\n    print(end.code, 'torch' in sys.modules)"
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert finished.stdout == "2 False\n"
+    assert words[-1 if len(words) == 1 else 2] in finished.stderr
+    assert "0 to 80" in finished.stderr or "L0.H0 to L3.H7" in finished.stderr
+
+
+def test_a_page_is_written_and_opened_unless_data_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pages: list[str] = []
+    monkeypatch.setattr("webbrowser.open", lambda page: not pages.append(page))
+    words = ["why", "tiny", "L1.H3", "--random-tokens", "12"]
+    assert ended(*words, "--format", "json") == ended(*words, "--table", "keys") == 0
+    assert not list(tmp_path.iterdir())
+    assert ended(*words, "--format", "json", "--open") == 2
+    capsys.readouterr()
+    for _ in range(2):  # the second run replaces the page of the first
+        assert ended(*words, "--open") == 0
+    page = tmp_path / "headscope-why" / "report.html"
+    streams = capsys.readouterr()
+    assert streams.out.startswith("• Without what L0.H0 wrote in its keys, L1.H3 puts ")
+    assert str(page) in streams.err
+    assert pages == [page.as_uri()] * 2
+    assert 'class="wide flow"' in page.read_text()
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:

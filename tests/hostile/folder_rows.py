@@ -284,7 +284,7 @@ ROWS = [
                 finding(lambda data: data["figures"][0].pop("type")),
                 "expected an object of the type",
             ),
-            "figure-a-number": (finding(lambda data: data["figures"].append(3)), "figures[5] is 3"),
+            "figure-a-number": (finding(lambda data: data["figures"].append(3)), "figures[6] is 3"),
             "figure-kind-a-list": (figure(CURVES, type=["Curves"]), "expected an object of the type"),
             "values-a-list": (figure(MAP, values=[[1]]), "values is a list of 1, expected the name of a stored array"),
             "values-elsewhere": (figure(MAP, values={"array": "nope"}), "expected the name of a stored array"),

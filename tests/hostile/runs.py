@@ -13,6 +13,7 @@ from headscope.core import (
     About,
     Curves,
     Finding,
+    Flow,
     HeatMap,
     Histogram,
     ModelSpec,
@@ -46,6 +47,18 @@ def a_finding() -> Finding:
         Histogram("law", "T", "C", "x", np.arange(4.0), np.ones(3), laws=(curve,), marks=(("edge", 2.5),)),
         Mosaic("parts", "T", "C", np.eye(3), ("near",)),
         Network("graph", "T", "C", ("a", "b"), np.array([[0.0, 1.0, 1.0]]), ("near",)),
+        Flow(
+            "flow",
+            "T",
+            "C",
+            ("a", "b"),
+            (("note",), ()),
+            np.array([0.0, 1]),
+            ("from", "to"),
+            np.array([[0.0, 1, 1, 2.5]]),
+            ("near",),
+            ("score",),
+        ),
     )
     heads = pl.DataFrame({"stack": ["only"] * 2, "layer": [0, 1], "head": [0, None], "value": [0.5, float("nan")]})
     params = {"bins": 48, "on": True, "x": 0.5, "none": None, "nan": float("nan")}

@@ -2,6 +2,7 @@
 
 import re
 import threading
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from xml.etree import ElementTree
@@ -10,7 +11,7 @@ import matplotlib
 import numpy as np
 import pytest
 
-from headscope.core import Curves, Figure, HeatMap, Histogram, Series
+from headscope.core import Curves, Figure, Flow, HeatMap, Histogram, Series
 from headscope.errors import ResourceError, UsageError
 from headscope.report.colours import LEVELS, night, paper
 from headscope.report.draw.canvas import panel
@@ -18,6 +19,7 @@ from headscope.report.draw.curves import draw_series
 from headscope.report.draw.figure import encode, page_svg
 from headscope.report.draw.heat_map import scale_of
 from headscope.report.figure_file import save_figure
+from headscope.report.flow_layout import WIDEST_BUNDLE, flow_layout
 
 X = np.linspace(0.1, 1, 40)
 NASTY = ("</text><script>alert(1)</script>", "$", "$x^2$", r"$\frac{1}$", "の🙂", "\x00\n", "&amp;")
@@ -33,6 +35,17 @@ def curves(*series: Series, **options: bool) -> Curves:
     return Curves("curves", "Some curves", "Caption.", "x", "y", series, **options)
 
 
+def flow(**changes: object) -> Flow:
+    """Two writers, what reads them, and what that does; one number is negative."""
+    plain = Flow(
+        "flow", "A flow", "Caption.", ("a", "b", "head", "logit"), ((), (), ("82 % there", "0 % without a"), ()),
+        np.array([0.0, 0, 1, 2]), ("written by", "by the head", "raises"),
+        np.array([[0, 2, 1, 9], [1, 2, 2, -3], [2, 3, 3, 0.5]]), ("keys", "queries", "effect"),
+        ("score", "score", "logits"),
+    )  # fmt: skip
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
 def noise(*shape: int) -> np.ndarray:
     return np.random.default_rng(0).normal(size=shape)
 
@@ -44,6 +57,7 @@ def nasty() -> list[Figure]:
         Curves("n", NASTY[3], "", NASTY[0], NASTY[2], tuple(Series(name, X, X) for name in NASTY)),
         Histogram("n", NASTY[5], "", NASTY[1], np.array([0.0, 1, 2]), np.array([0.5, 0.5]),
                   marks=tuple((name, 1.0) for name in NASTY)),
+        flow(boxes=NASTY[:4], notes=((NASTY[5],), NASTY, (), (NASTY[3],)), kinds=NASTY[:3], units=NASTY[3:6]),
     ]  # fmt: skip
 
 
@@ -69,6 +83,9 @@ FIGURES: dict[str, Figure] = {
     "histogram": Histogram("h", "T", "C", "σ", np.linspace(0, 2, 21), np.ones(20) / 2,
                            laws=(Series("law", X, X, role="theory"),), marks=(("edge", 1.5), ("far", 9.0))),
     "log histogram": Histogram("h", "T", "C", "σ", np.linspace(0, 2, 21), np.linspace(0, 1, 20), log_y=True),
+    "flow": flow(),
+    "flow without bands": flow(bands=np.zeros((0, 4))),
+    "flow of zeros": flow(bands=np.array([[0.0, 2, 1, 0]])),
     **{f"nasty {i}": figure for i, figure in enumerate(nasty())},
 }  # fmt: skip
 
@@ -247,3 +264,40 @@ def test_maps_in_a_grid_are_named_and_square() -> None:
     assert all(
         float(cell.get("width", 0)) == pytest.approx(float(cell.get("height", 1)), rel=0.1) for cell in cells[:77]
     )
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"bands": np.array([[0.0, 2, 1]])}, "expected four finite numbers"),
+        ({"bands": np.array([[0.0, 2, 1, np.nan]])}, "expected four finite numbers"),
+        ({"bands": np.array([[0.0, 9, 1, 1]])}, "an end or a kind that there is not"),
+        ({"bands": np.array([[0.0, 2, 4, 1]])}, "an end or a kind that there is not"),
+        ({"bands": np.array([[2.0, 0, 1, 1]])}, "does not lead to a later column"),
+        ({"columns": np.array([0.0, 0, 1, 3])}, "a box beyond its 3 columns"),
+        ({"columns": np.array([0.0, 0, 1])}, "3 columns"),
+        ({"notes": ()}, "0 notes"),
+        ({"units": ("score",)}, "3 kinds of bands and 1 units"),
+    ],
+)
+def test_a_flow_that_cannot_be_drawn_is_refused(changes: dict[str, object], complaint: str) -> None:
+    with pytest.raises(UsageError, match=complaint):
+        page_svg(flow(**changes), "mine-")
+
+
+def test_bands_of_one_unit_share_a_scale_and_fill_their_boxes() -> None:
+    layout = flow_layout(flow())
+    assert layout.widths[0] == 3 * layout.widths[1]
+    assert layout.widths[0] + layout.widths[1] == pytest.approx(WIDEST_BUNDLE)
+    assert layout.widths[2] == pytest.approx(WIDEST_BUNDLE)
+    assert layout.ends[1] == pytest.approx(layout.ends[0] + layout.widths[0])
+    middles = (layout.starts + layout.widths / 2)[:2]
+    np.testing.assert_allclose(middles, (layout.tops + layout.heights / 2)[:2])
+    assert (layout.tops >= 0).all()
+    assert (layout.tops + layout.heights).max() == pytest.approx(layout.height)
+
+
+def test_bands_meet_the_middle_of_a_box_that_its_lines_make_higher() -> None:
+    layout = flow_layout(flow(notes=((), (), (), ("line",) * 12)))
+    assert layout.heights[3] > WIDEST_BUNDLE
+    assert layout.ends[2] + layout.widths[2] / 2 == pytest.approx(layout.tops[3] + layout.heights[3] / 2)

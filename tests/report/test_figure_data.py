@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headscope.core import Curves, Figure, HeatMap, Histogram, Mosaic, Network, Series
+from headscope.core import Curves, Figure, Flow, HeatMap, Histogram, Mosaic, Network, Series
 from headscope.report.figure_data import figure_json
 from headscope.report.figure_element import figure_element, figures
 from headscope.report.figure_size import HALF, figure_size
@@ -21,6 +21,7 @@ MOSAIC = Mosaic("m", "M", "C", np.array([[0.0, 1, 2], [2, np.nan, 7]]), ("near",
 NETWORK = Network("n", "N", "C", ("a", "b", "c"), np.array([[0.0, 1, 1], [1, 2, 2]]), ("x", "y"))
 EMPTY_NETWORK = replace(NETWORK, edges=np.zeros((0, 3)))
 EVERY_FIGURE: dict[str, Figure] = {**FIGURES, "mosaic": MOSAIC, "network": NETWORK, "no edge": EMPTY_NETWORK}
+FLOW = FIGURES["flow"]
 
 
 def data(figure: Figure) -> dict[str, Any]:
@@ -129,6 +130,20 @@ def test_kinds_are_characters_and_what_is_no_kind_is_empty() -> None:
 def test_a_network_keeps_its_edges() -> None:
     assert data(NETWORK)["edges"] == [[0, 1, 1], [1, 2, 2]]
     assert data(EMPTY_NETWORK)["edges"] == []
+
+
+def test_a_flow_keeps_its_boxes_and_bands() -> None:
+    assert isinstance(FLOW, Flow)
+    read = data(FLOW)
+    assert read["bands"] == [[0, 2, 1, 9], [1, 2, 2, -3], [2, 3, 3, 0.5]]
+    assert read["notes"] == [[], [], ["82 % there", "0 % without a"], []]
+    assert read["columns"] == [0, 0, 1, 2]
+
+
+def test_a_flow_is_marked_so_that_it_stands_above_the_sentences() -> None:
+    assert 'class="wide flow"' in figure_element(FLOW, "id-0", "file")
+    assert 'class="wide flow"' in figure_element(FLOW, "id-0", "file", script=False)
+    assert "flow" not in figure_element(NETWORK, "id-0", "file")
 
 
 @pytest.mark.parametrize("name", EVERY_FIGURE)

@@ -1,8 +1,10 @@
 /** A figure as small as a line of text: its shape without axes. */
 
-import type { Curves, Figure, HeatMap, Histogram, Mosaic, Numbers, Series } from "../data";
+import type { Curves, Figure, Flow, HeatMap, Histogram, Mosaic, Numbers, Series } from "../data";
 import { rgbTable, scaleOf, onColourChange, SERIES } from "../drawing/colour";
 import { short, svg } from "../drawing/svg";
+import { outline } from "../figures/flow";
+import { flowLayout } from "../figures/flow_layout";
 import { heatRows, kindRows } from "../figures/map_values";
 import { element } from "../navigation/element";
 
@@ -21,6 +23,8 @@ export function spark(figure: Figure): Element | null {
       return mapSpark(figure);
     case "Mosaic":
       return mosaicSpark(figure);
+    case "Flow":
+      return flowSpark(figure);
     case "Network":
       return null;
   }
@@ -91,6 +95,23 @@ function mapSpark(figure: HeatMap): Element | null {
       return level === null ? null : [rgb[level * 3]!, rgb[level * 3 + 1]!, rgb[level * 3 + 2]!];
     };
   });
+}
+
+/** The bands of a flow between bars that stand for its boxes. */
+function flowSpark(figure: Flow): Element {
+  const layout = flowLayout(figure);
+  const scale = (HEIGHT - 2) / layout.height;
+  const bar = 6;
+  const step = (WIDTH - bar) / Math.max(figure.headings.length - 1, 1);
+  const left = (box: number) => (figure.columns[box] ?? 0) * step;
+  const bands = layout.bands.filter((band) => band.value >= 0).map((band) => {
+    const place = { start: 1 + band.start * scale, end: 1 + band.end * scale, width: Math.max(band.width * scale, 0.4) };
+    const d = outline(place, left(band.from) + bar, left(band.to));
+    return svg("path", { d, fill: `var(--hs-c${(band.kind - 1) % SERIES})`, "fill-opacity": 0.75 });
+  });
+  const bars = layout.boxes.map((box, index) =>
+    svg("rect", { x: left(index), y: 1 + box.top * scale, width: bar, height: box.height * scale, fill: "var(--hs-muted)" }));
+  return sheet(...bands, ...bars);
 }
 
 function mosaicSpark(figure: Mosaic): Element {

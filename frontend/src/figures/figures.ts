@@ -5,6 +5,7 @@ import { savePng, saveSvg } from "../drawing/save";
 import { FONT_SIZE, svg } from "../drawing/svg";
 import type { Transport } from "../transport";
 import { drawCurves } from "./curves";
+import { drawFlow } from "./flow";
 import { drawHeatMap } from "./heat_map";
 import { drawHistogram } from "./histogram";
 import { drawMosaic } from "./mosaic";
@@ -66,6 +67,8 @@ function draw(figure: Figure, sheet: SVGSVGElement): void {
       return drawMosaic(figure, sheet);
     case "Network":
       return drawNetwork(figure, sheet);
+    case "Flow":
+      return drawFlow(figure, sheet);
   }
 }
 

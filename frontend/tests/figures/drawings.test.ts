@@ -1,9 +1,11 @@
 // @vitest-environment happy-dom
 import { expect, test } from "vitest";
-import type { Curves, Figure, HeatMap, Histogram, Mosaic, Network, Series } from "../../src/data";
+import type { Curves, Figure, Flow, HeatMap, Histogram, Mosaic, Network, Series } from "../../src/data";
 import { placedFlags } from "../../src/figures/chart";
 import { curvesOf, legendOf, padded, spotsOf } from "../../src/figures/curves";
 import { drawingOf, fill } from "../../src/figures/figures";
+import { wordsOf as wordsOfBand } from "../../src/figures/flow";
+import { flowLayout } from "../../src/figures/flow_layout";
 import { everySome, wordsOf } from "../../src/figures/heat_map";
 import { heightsOf } from "../../src/figures/histogram";
 import type { Transport } from "../../src/transport";
@@ -24,6 +26,12 @@ const histogram = (options: Partial<Histogram> = {}): Histogram => ({
 });
 const mosaic: Mosaic = { ...picture, type: "Mosaic", values: ["010", "221"], kinds: ["near", "far"], row_axis: "query", column_axis: "key", ordered: false };
 const network: Network = { ...picture, type: "Network", nodes: ["a", "b", "c"], edges: [[0, 1, 1], [1, 2, 2]], kinds: ["x", "y"] };
+
+const flow: Flow = {
+  ...picture, type: "Flow", boxes: ["a", "b", "head", "logit"], notes: [[], [], ["82 % there", "0 % without a"], []], columns: [0, 0, 1, 2],
+  headings: ["written by", "by the head", "raises"], bands: [[0, 2, 1, 9], [1, 2, 2, -3], [2, 3, 3, 0.5]],
+  kinds: ["keys", "queries", "effect"], units: ["score", "score", "logits"],
+};
 
 const words = (figure: Figure) => [...drawingOf(figure).querySelectorAll("text")].map((element) => element.textContent);
 
@@ -127,10 +135,29 @@ test("mosaics and networks name their kinds", () => {
   expect(words({ ...network, edges: [] })).toContain("a");
 });
 
+test("a flow has its boxes, notes and headings, and says the number of a band", () => {
+  expect(words(flow)).toEqual(expect.arrayContaining(["a", "head", "82 % there", "0 % without a", "written by", "raises"]));
+  const paths = [...drawingOf(flow).querySelectorAll("path")];
+  expect(paths.map((path) => path.getAttribute("fill"))).toEqual(["var(--hs-c0)", "transparent", "var(--hs-c2)"]);
+  expect(paths[1]!.getAttribute("stroke-dasharray")).toBeTruthy();
+  expect(wordsOfBand(flow, { from: 0, to: 2, kind: 1, value: 9 })).toBe("a → head\nkeys: 9 score");
+  expect(drawingOf({ ...flow, bands: [] }).querySelectorAll("path")).toHaveLength(0);
+});
+
+test("bands of one unit share a scale and follow each other at a box", () => {
+  const { bands, boxes, height } = flowLayout(flow);
+  expect(bands[0]!.width).toBeCloseTo(3 * bands[1]!.width);
+  expect(bands[0]!.width + bands[1]!.width).toBeCloseTo(150);
+  expect(bands[2]!.width).toBeCloseTo(150);
+  expect(bands[1]!.end).toBeCloseTo(bands[0]!.end + bands[0]!.width);
+  expect(Math.max(...boxes.map((box) => box.top + box.height))).toBeCloseTo(height);
+  expect(flowLayout({ ...flow, bands: [[0, 2, 1, 0]] }).bands[0]!.width).toBe(1.2);
+});
+
 test("hostile words stay words", () => {
   const figures = [
     curves(series({ label: HOSTILE }), series()), heatMap({ row_labels: [HOSTILE, "b"], unit: HOSTILE }),
-    { ...mosaic, kinds: [HOSTILE, "b"] }, { ...network, nodes: [HOSTILE, "b", "c"] }, histogram({ marks: [[HOSTILE, 1]] }),
+    { ...mosaic, kinds: [HOSTILE, "b"] }, { ...network, nodes: [HOSTILE, "b", "c"] }, { ...flow, boxes: [HOSTILE, "b", "c", "d"] }, histogram({ marks: [[HOSTILE, 1]] }),
   ];
   for (const figure of figures) expect(drawingOf(figure).querySelector("script")).toBe(null);
 });

@@ -1,6 +1,6 @@
 """`headscope intervene MODEL`, `headscope study fewshot MODEL`: one command per experiment, its settings as options."""
 
-from dataclasses import replace
+import dataclasses
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from headscope.catalogue import Member, check_writer, command_of, experiment_members
+from headscope.catalogue import Command, Member, check_heads, check_writer, command_of, experiment_members
 from headscope.cli.argument_checks import (
     check_request,
     check_table,
@@ -37,9 +37,9 @@ from headscope.cli.options import (
     examples,
     paragraphs,
 )
-from headscope.cli.output import Format, check_destination, show_experiment
+from headscope.cli.output import Format, check_destination, show_experiment, show_page
 from headscope.cli.progress_display import shown_progress
-from headscope.errors import HeadscopeError
+from headscope.errors import HeadscopeError, UsageError
 
 # What the help says of a group of commands.
 GROUPS = {"study": "Experiments from a prompt to a page."}
@@ -80,7 +80,7 @@ class ExperimentGroup(TyperGroup):
             self.add_command(command_or_reason(member, command_of_experiment) if path == below else _group(below), name)
         elif path == below or not isinstance(holder, ExperimentGroup):
             problem = f"headscope has a command {' '.join(below)!r}; change the path of its COMMAND"
-            clash = replace(member, problem=member.problem or problem)
+            clash = dataclasses.replace(member, problem=member.problem or problem)
             self.add_command(command_or_reason(clash, command_of_experiment), member.package)
 
 
@@ -98,11 +98,10 @@ def command_of_experiment(member: Member) -> Any:
     """A command made of an experiment: the help of its settings, their fields as options."""
     command = command_of(member)
     common: Arguments = {
-        "out": (
-            Annotated[
-                Path | None, typer.Option("--out", metavar="DIR", help="Write the run and its report.html there.")
-            ],
-            None,
+        "out": (Annotated[Path | None, typer.Option("--out", metavar="DIR", help=_out_help(command))], None),
+        "open_page": (
+            Annotated[bool, typer.Option("--open", help="Open the page in a browser when it is written.")],
+            False,
         ),
         "table": (table_option(command.tables), None),
         "hub": (Hub, False),
@@ -148,6 +147,7 @@ def _answer(
     hub: bool,
     device: str | None,
     out: Path | None,
+    open_page: bool,
     table: str | None,
     form: Format,
     **words: Any,
@@ -158,7 +158,11 @@ def _answer(
     check_table(table, command.tables, f"experiment {member.name!r}")
     settings = setting_values(member, words)
     sentence = stated_sentence(settings.get("text")) if command.reads_sentences else None
+    out = _folder(command, out, is_shown=form is Format.TABLE and table is None)
+    if open_page and out is None:
+        raise UsageError("--open opens the page, and no page is written here", hint="add --out DIR")
     check_request(model, hub=hub, text=None if sentence else settings.get("text"), out=out)
+    check_heads(model, _named_heads(member, settings), hub=hub)
     if command.needs_writer:
         check_writer(model, f"`headscope {' '.join(command.path)}`")
     with shown_progress() as progress:
@@ -168,3 +172,23 @@ def _answer(
         params = member.settings(**settings) if text is None else member.settings(**{**settings, "text": text})
         run = api.run_experiment(member.name, model, params, hub=hub, device=device, out=out, progress=progress)
     show_experiment(run[member.name], api.experiment_named(member.name).show, form, table, out)
+    if open_page and out is not None:
+        show_page(out / "report.html")
+
+
+def _folder(command: Command, out: Path | None, *, is_shown: bool) -> Path | None:
+    """The folder that was named; else that of the experiment, unless only data was asked for."""
+    return Path(command.default_out) if out is None and command.default_out and is_shown else out
+
+
+def _out_help(command: Command) -> str:
+    folder = (
+        f" Default: {command.default_out}, unless --table or --format asks for data." if command.default_out else ""
+    )
+    return f"Write the run and its report.html there.{folder}"
+
+
+def _named_heads(member: Member, settings: dict[str, Any]) -> list[str]:
+    """The heads that the settings name, so that those of no head are refused before torch is loaded."""
+    fields = [field.name for field in dataclasses.fields(member.settings) if field.metadata.get("heads")]
+    return [settings[name] for name in fields if settings.get(name) is not None]

@@ -11,6 +11,7 @@ The type and the default of a field are those of the option. A tuple takes sever
     separator   what separates the values of a field that holds several in one string: "," or " "
     numbers     whether several numbers may follow the option: `--scale 1/4 1/2 2`
     positional  whether a tuple takes the arguments after the model in Python
+    heads       whether it names heads: those that a model does not have are refused before it is opened
     argument    whether it is an argument after the model, and no option; in Python it may be given by its position
 
 A member of another package that is broken is a command too: its help says why, and who runs it gets the error.

@@ -111,6 +111,14 @@ def show_experiment(
         note(f"the report: {(out / 'report.html').resolve()}")
 
 
+def show_page(page: Path) -> None:
+    """Open a page in the browser of this machine; where there is none, say so."""
+    import webbrowser
+
+    if not webbrowser.open(page.resolve().as_uri()):
+        note("no browser was found: open the page yourself")
+
+
 def _show_passage(passage: "Passage") -> None:
     from rich.text import Text
 

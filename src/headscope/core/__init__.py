@@ -9,7 +9,7 @@ from headscope.about import About, read_about
 from headscope.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from headscope.core.figure import Curves, Figure, HeatMap, Histogram, Mosaic, Network, Series
+    from headscope.core.figure import Curves, Figure, Flow, HeatMap, Histogram, Mosaic, Network, Series
     from headscope.core.finding import Finding, Headline, HeadQuantity
     from headscope.core.head_curve import HeadCurve
     from headscope.core.head_patterns import HeadPatterns, SitePatterns
@@ -43,6 +43,7 @@ __all__ = [
     "FeedForward",
     "Figure",
     "Finding",
+    "Flow",
     "HeadCurve",
     "HeadNumber",
     "HeadPatterns",
@@ -80,7 +81,7 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "figure": "Curves Figure HeatMap Histogram Mosaic Network Series",
+        "figure": "Curves Figure Flow HeatMap Histogram Mosaic Network Series",
         "finding": "Finding Headline HeadQuantity",
         "head_curve": "HeadCurve",
         "head_patterns": "HeadPatterns SitePatterns",

@@ -163,7 +163,32 @@ class Network(Picture):
         return f"{counted(len(self.nodes), 'node')}, {counted(len(self.edges), 'edge')}: {listed(self.kinds)}"
 
 
-Figure = HeatMap | Curves | Histogram | Mosaic | Network
+@dataclass(frozen=True, repr=False)
+class Flow(Picture):
+    """Boxes in columns from left to right, and bands between them whose width is a number.
+
+    `columns` holds the column of each box, from 0. Each band is (from, to, kind, number), kinds numbered from 1 on, and
+    leads to a later column. `units` has the unit of each kind: bands of one unit share a scale. A negative number is
+    drawn as an outline. `notes` are lines below the names of the boxes, `headings` are above the columns.
+    """
+
+    name: str
+    title: str
+    caption: str
+    boxes: tuple[str, ...]
+    notes: tuple[tuple[str, ...], ...]
+    columns: Array
+    headings: tuple[str, ...]
+    bands: Array
+    kinds: tuple[str, ...]
+    units: tuple[str, ...]
+
+    def content(self) -> str:
+        """Its boxes, and how many bands lead between them."""
+        return f"{listed(list(self.boxes))}: {counted(len(self.bands), 'band')}"
+
+
+Figure = HeatMap | Curves | Histogram | Mosaic | Network | Flow
 
 
 def _size(values: Array) -> str:

@@ -10,7 +10,7 @@ class Command:
     `path` has one word or several; the words before the last name a group. `tables` are those that `--table` can name,
     the main one first. `needs_writer` says that the model must predict the next token. `default_model` is used where no
     model is named; without it one must be. With `reads_sentences`, `--text` also takes the text itself: several words
-    that are no file.
+    that are no file. `default_out` is the folder of the page where none is named; without it no page is written then.
     """
 
     path: tuple[str, ...]
@@ -20,3 +20,4 @@ class Command:
     needs_writer: bool = False
     default_model: str = ""
     reads_sentences: bool = False
+    default_out: str = ""

@@ -7,7 +7,7 @@ the figure holds.
 import re
 from collections.abc import Sequence
 
-from headscope.core import Figure
+from headscope.core import Figure, Flow
 from headscope.core.html_text import escape
 from headscope.report.draw.figure_check import check_figure
 from headscope.report.figure_data import figure_json
@@ -50,7 +50,7 @@ def _with_data(figure: Figure, id_: str, file: str) -> str:
     data = f'<script type="application/json" id="data-{id_}">{figure_json(figure)}</script>'
     width, height = figure_size(figure)
     drawing = f'<div class="drawing" style="--hs-w:{width};--hs-h:{height}"><p>{escape(figure.content())}</p></div>'
-    names = f'id="{id_}" class="{_share(width)}" data-figure="{id_}" data-file="{escape(file)}"'
+    names = f'id="{id_}" class="{_classes(figure, width)}" data-figure="{id_}" data-file="{escape(file)}"'
     return _element(names, drawing, figure, _BUTTONS + data)
 
 
@@ -59,8 +59,8 @@ def _with_drawing(figure: Figure, id_: str) -> str:
 
     svg = page_svg(figure, f"{id_}-")
     width = re.match(r'<svg[^>]* width="(\d+)"', svg)
-    share = _share(int(width[1]) if width else HALF)
-    return _element(f'id="{id_}" class="{share}"', f'<div class="drawing">{svg}</div>', figure)
+    classes = _classes(figure, int(width[1]) if width else HALF)
+    return _element(f'id="{id_}" class="{classes}"', f'<div class="drawing">{svg}</div>', figure)
 
 
 def _element(attributes: str, drawing: str, figure: Figure, after: str = "") -> str:
@@ -68,6 +68,7 @@ def _element(attributes: str, drawing: str, figure: Figure, after: str = "") -> 
     return f"<figure {attributes}>{drawing}{caption}{after}</figure>"
 
 
-def _share(width: int) -> str:
-    """Whether a figure has its own row or shares it."""
-    return "wide" if width > HALF * 1.2 else "half"
+def _classes(figure: Figure, width: int) -> str:
+    """Whether a figure has its own row or shares it; a flow is also marked, since it stands above the sentences."""
+    share = "wide" if width > HALF * 1.2 else "half"
+    return f"{share} flow" if isinstance(figure, Flow) else share

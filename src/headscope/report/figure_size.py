@@ -5,10 +5,12 @@ Lengths of words are estimates: the script measures them and fits the drawing in
 
 from collections.abc import Iterable, Sequence
 
-from headscope.core import Curves, Figure, HeatMap, Histogram, Mosaic, Network
+from headscope.core import Curves, Figure, Flow, HeatMap, Histogram, Mosaic, Network
+from headscope.report.flow_layout import flow_layout
 
 HALF = 380  # the width of a figure that shares its row with another
 _WIDEST, _TALLEST = 760, 900
+_FLOW_HEADING = 32  # the line above the columns of a flow, and the lower edge
 _PLOT = 246  # height of a panel of curves with its axes
 _LEGEND_LINE, _MARK_LINE = 18, 14
 _GLYPH, _HANDLE = 6.2, 38.0  # a character of a name, and the line and space before it
@@ -33,6 +35,8 @@ def figure_size(figure: Figure) -> tuple[int, int]:
             return HALF, min(_TALLEST, round(side * rows / max(columns, 1)) + _AXES + _legend_height(figure.kinds))
         case Network():
             return HALF, HALF - 20 + _legend_height(figure.kinds)
+        case Flow():
+            return _WIDEST, max(100, min(_TALLEST, round(flow_layout(figure).height + _FLOW_HEADING)))
 
 
 def _named_curves(figure: Curves) -> list[str]:

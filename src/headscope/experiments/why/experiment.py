@@ -16,13 +16,20 @@ from headscope.experiments.why.logit_effect import logit_effect
 from headscope.experiments.why.repeated_tokens import repeated_tokens, strongest_induction
 from headscope.experiments.why.score_terms import POSITIONS, ScoreTerms, Side, score_terms
 from headscope.experiments.why.sentences import headlines
+from headscope.experiments.why.sequence_checks import sequence_checks
 from headscope.experiments.why.settings import COMMAND, Params
 from headscope.experiments.why.tables import MOST_PAIRED, Explanation, tables
 from headscope.experiments.why.target_pairs import TargetPairs, target_pairs
+from headscope.experiments.why.trigram_checks import TrigramChecks, trigram_checks
 from headscope.model.model import Model
 from headscope.progress import Stage, Step
 
-FINDING, READING, REMOVING = "finding the head", "taking the scores apart", "removing paths"
+FINDING, READING, REMOVING, CHECKING = (
+    "finding the head",
+    "taking the scores apart",
+    "removing paths",
+    "checking other text",
+)
 _CHARACTERS = 12  # of a text, for each token that is read
 _ROWS = 12  # that a terminal shows
 
@@ -41,7 +48,7 @@ class Why(Experiment[Params]):
 
     def stages(self, model: Model, params: Params) -> list[Stage]:
         """The head, its scores, and the runs without a path."""
-        return [Stage(FINDING), Stage(READING), Stage(REMOVING)]
+        return [Stage(FINDING), Stage(READING), Stage(REMOVING), Stage(CHECKING)]
 
     def run(self, model: Model, params: Params, progress: Step) -> tuple[Finding, TextSpec]:
         """Take the scores of one head apart and remove its strongest writers."""
@@ -93,6 +100,9 @@ def explained(
     generator = torch.Generator().manual_seed(params.seed)
     keys, queries = (side_sums(terms, pairs, side, params.draws, generator) for side in ("key", "query"))
     effect = logit_effect(model, tokens, terms, pairs, stream)
+    runs = _runs(model, tokens, terms, pairs, (keys, queries), params.strongest, progress)
+    progress(CHECKING, 0, 1)
+    trigrams = trigram_checks(model, site, head, params)
     return Explanation(
         terms=terms,
         pairs=pairs,
@@ -101,8 +111,11 @@ def explained(
         keys=keys,
         queries=queries,
         paired=_paired(terms, pairs, keys, queries),
-        runs=_runs(model, tokens, terms, pairs, (keys, queries), params.strongest, progress),
+        runs=runs,
         effect=effect,
+        sequence_checks=sequence_checks(model, terms, pairs, runs, params),
+        trigrams=trigrams,
+        trigram_pieces=_trigram_pieces(model, trigrams),
     )
 
 
@@ -171,6 +184,14 @@ def _tokens(model: Model, params: Params) -> tuple[Int[Tensor, " tokens"], TextS
     return tokens, TextSpec(text.name, text.sha256, text.n_characters, len(tokens), 1, len(tokens))
 
 
+def _trigram_pieces(model: Model, trigrams: TrigramChecks | None) -> tuple[tuple[str, str, str], ...]:
+    if trigrams is None or model.tokenizer is None:
+        return ()
+    spelled = model.tokenizer.decode
+    pairs = [check.pair for check in trigrams.checks]
+    return tuple((spelled([pair.source]), spelled([pair.query]), spelled([pair.target])) for pair in pairs)
+
+
 def _pieces(model: Model, tokens: Int[Tensor, " tokens"]) -> tuple[str, ...]:
     if model.tokenizer is None:
         return tuple(map(str, tokens.tolist()))
@@ -186,6 +207,7 @@ def _stated_params(explanation: Explanation, params: Params) -> dict[str, str | 
         "tokens": len(explanation.tokens),
         "strongest": params.strongest,
         "draws": params.draws,
+        "sequences": len(explanation.sequence_checks[0].masses) if explanation.sequence_checks else 0,
         "seed": params.seed,
     }
 
@@ -210,4 +232,14 @@ def _method(explanation: Explanation, origin: str, params: Params) -> str:
         f"difference {score_error:.1g} of the largest score), and the pattern rebuilt from them is the model's "
         f"(largest difference {pattern_error:.1g}). Null: {params.draws} draws of a random earlier key for each query. "
         "Paths are removed from the model by a zero in the place of what the writer gives, with the norm computed anew."
+        f"{_sequences_words(explanation)}"
+    )
+
+
+def _sequences_words(explanation: Explanation) -> str:
+    if not explanation.sequence_checks:
+        return " The queries are of one text and not independent, so their means have no interval."
+    count = len(explanation.sequence_checks[0].masses)
+    return (
+        f" Intervals: Student's t over {count} further sequences of random tokens, on which the paths were not chosen."
     )

@@ -1,24 +1,97 @@
-"""The figures of the experiment `why`: where the contrast is written, in which pairs, and what removal does."""
+"""The figures of the experiment `why`: the circuit, where the contrast is written, and what removal does."""
 
 import re
 
 import numpy as np
 
-from headscope.core import Figure, HeatMap
+from headscope.core import Figure, Flow, HeatMap
+from headscope.core.numbers import counted
 from headscope.experiments.why.causal_checks import Sums
 from headscope.experiments.why.tables import Explanation
+from headscope.experiments.why.words import percent, plural, signed
 
+_DRAWN_WRITERS = 3  # of each side in the picture of the circuit
 _WRITER = re.compile(r"(?P<layer>.*L\d+(\.cross)?)\.(?P<part>H\d+|mlp|attn)")
 
 
 def figures(explanation: Explanation) -> tuple[Figure, ...]:
-    """The checks first, then the writers of both sides and their pairs."""
+    """The circuit first, then the checks, the writers of both sides and their pairs."""
     return (
+        circuit(explanation),
         _checks(explanation),
         _writers(explanation.keys, explanation.terms.label),
         _writers(explanation.queries, explanation.terms.label),
         _pairs(explanation),
     )
+
+
+def circuit(explanation: Explanation) -> Flow:
+    """From the strongest writers through keys and queries to the head, and on to the logits."""
+    label = explanation.terms.label
+    boxes = _Boxes()
+    head = boxes.add(2, label, *_head_notes(explanation))
+    for kind, sums in enumerate((explanation.keys, explanation.queries), 1):
+        reader = boxes.add(1, f"{plural(sums.side)} of {label}")
+        for name, contrast in _writer_parts(sums):
+            boxes.link(boxes.add(0, f"{name}  {signed(contrast)}"), reader, kind, contrast)
+        boxes.link(reader, head, kind, float(sums.contrast.sum()))
+    if explanation.effect is not None:
+        direct, on_others = explanation.effect.direct, explanation.effect.on_other_tokens
+        for name, logits in (("the token at this key", direct), ("tokens at other keys", on_others)):
+            boxes.link(head, boxes.add(3, name, f"{signed(logits, 2)} logits"), 3, logits)
+    headings = ("written by", "read as", "by the head", "which adds to the logit of")
+    return Flow(
+        name="circuit",
+        title=f"What makes {label} attend to {explanation.pairs.target}",
+        caption="A band from a writer is as wide as its contrast: its part of the score at the key minus the mean of "
+        "its parts at the other keys. Keys and queries are two ways to divide the same sum, "
+        f"{signed(explanation.keys.contrast.sum())}. The bands on the right are direct effects on logits, on another "
+        "scale. A dashed outline is a negative number.",
+        boxes=tuple(boxes.names),
+        notes=tuple(boxes.notes),
+        columns=np.array(boxes.columns, dtype=np.float64),
+        headings=headings[: max(boxes.columns) + 1],
+        bands=np.array(boxes.bands, dtype=np.float64),
+        kinds=("contrast of the keys", "contrast of the queries", "direct effect"),
+        units=("score", "score", "logits"),
+    )
+
+
+class _Boxes:
+    """The boxes and bands of a flow while they are collected."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.notes: list[tuple[str, ...]] = []
+        self.columns: list[int] = []
+        self.bands: list[tuple[int, int, int, float]] = []
+
+    def add(self, column: int, name: str, *notes: str) -> int:
+        """A box; its number."""
+        self.names.append(name)
+        self.notes.append(notes)
+        self.columns.append(column)
+        return len(self.names) - 1
+
+    def link(self, source: int, target: int, kind: int, size: float) -> None:
+        """A band from one box to another."""
+        self.bands.append((source, target, kind, size))
+
+
+def _head_notes(explanation: Explanation) -> tuple[str, ...]:
+    """The mass on the key in the model, and without the strongest writer of the keys."""
+    check = next((run for run in explanation.runs if run.side == "key"), None)
+    model_words = f"{percent(explanation.mass)} on {explanation.pairs.short_target}"
+    return (model_words,) if check is None else (model_words, f"{percent(check.mass)} without {check.writer}")
+
+
+def _writer_parts(sums: Sums) -> list[tuple[str, float]]:
+    """The strongest writers of one side, and the sum of all others."""
+    strongest = sums.strongest(_DRAWN_WRITERS)
+    parts = [(sums.names[index], float(sums.contrast[index])) for index in strongest]
+    remaining = len(sums.names) - len(strongest)
+    remainder = float(sums.contrast.sum()) - sum(contrast for _, contrast in parts)
+    return [*parts, (counted(remaining, "other"), remainder)] if remaining else parts
 
 
 def _checks(explanation: Explanation) -> HeatMap:
@@ -28,7 +101,7 @@ def _checks(explanation: Explanation) -> HeatMap:
         sums = explanation.keys if run.side == "key" else explanation.queries
         index = sums.names.index(run.writer)
         rows.append([explanation.mass, run.mass, float(sums.without[index]), float(sums.alone[index])])
-        labels.append(f"{run.writer} → {'keys' if run.side == 'key' else 'queries'}")
+        labels.append(f"{run.writer} → {plural(run.side)}")
     return HeatMap(
         name="checks",
         title=f"Mass of {label} on {explanation.pairs.target}, with and without a path",
@@ -61,12 +134,12 @@ def _writers(sums: Sums, label: str) -> HeatMap:
         else:
             values[rows.index(row) + 1, columns.index(column)] = contrast
     across = columns + [""] * (values.shape[1] - len(columns))
-    plural = "keys" if sums.side == "key" else "queries"
     return HeatMap(
         name=f"{sums.side}_writers",
-        title=f"Who wrote what the {plural} of {label} read",
-        caption=f"Contrast of the score by writer of the {plural}: at the key minus the mean of the other keys, mean "
-        f"over the queries. All cells add up to {float(sums.contrast.sum()):.1f}. First row: {', '.join(outside)}.",
+        title=f"Who wrote what the {plural(sums.side)} of {label} read",
+        caption=f"Contrast of the score by writer of the {plural(sums.side)}: at the key minus the mean of the other "
+        f"keys, mean over the queries. All cells add up to {signed(sums.contrast.sum())}. "
+        f"First row: {', '.join(outside)}.",
         values=values,
         row_labels=(", ".join(outside), *rows),
         column_labels=tuple(across),

@@ -24,11 +24,14 @@ COMMAND = Command(
         "headscope why smollm2 L18.H6 --out out/why",
         'headscope why tiny L1.H3 --text "God said unto Moses, and Moses said unto God"',
         "headscope why tiny L1.H3 --query 60 --key 21",
+        "headscope why smollm2 L18.H6 --trigrams 5",
     ),
-    tables=("keys", "queries", "pairs", "checks", "chain", "positions"),
+    tables=("keys", "queries", "pairs", "checks", "sequences", "trigrams", "chain", "positions"),
+    default_out="headscope-why",
     default_model="tiny",
     reads_sentences=True,
 )
+MOST_TRIGRAMS = 20
 
 
 class Pairs(StrEnum):
@@ -48,6 +51,7 @@ class Params:
         metadata={
             "help": "the head, such as L1.H3. Default: the strongest induction head of the model",
             "argument": True,
+            "heads": True,
         },
     )
     text: "Text | None" = field(
@@ -73,6 +77,22 @@ class Params:
     strongest: int = field(
         default=3, metadata={"help": "how many writers of each side are taken out of the model", "min": 1}
     )
+    sequences: int = field(
+        default=4,
+        metadata={
+            "help": "on how many further random sequences the strongest path of each side is taken out, for an "
+            "interval; 0 for none. A text has no further sequences"
+        },
+    )
+    trigrams: int = field(
+        default=0,
+        metadata={
+            "help": "how many skip trigrams of the head's weights are checked on text (--text, or the text that ships "
+            "with headscope), with the head and with its mean output. They cost 1,024 tokens twice: about ten seconds "
+            "for smollm2",
+            "max": MOST_TRIGRAMS,
+        },
+    )
     draws: int = field(default=200, metadata={"help": "how often random keys are drawn for the null", "min": 20})
     seed: int = field(default=0, metadata={"help": "seed of everything that is drawn at random"})
 
@@ -89,12 +109,26 @@ class Params:
                 f"--pairs {self.pairs} chooses queries and keys, and --query and --key name them",
                 hint="leave out one of the two",
             )
-        least = {"tokens": 2, "random_tokens": 4, "strongest": 1, "draws": 20}
+        least = {"tokens": 2, "random_tokens": 4, "strongest": 1, "draws": 20, "sequences": 0, "trigrams": 0}
         for name, number in least.items():
             if getattr(self, name) < number:
                 raise UsageError(f"{name}={getattr(self, name)}: needed are at least {number}")
+        self._check_positions()
+        if self.trigrams > MOST_TRIGRAMS:
+            raise UsageError(f"trigrams={self.trigrams}: at most {MOST_TRIGRAMS} can be checked")
         if self.head is not None:
             _check_label(self.head)
+
+    def _check_positions(self) -> None:
+        """Refuse positions beyond the tokens that will be read; a shorter text is refused when it is read."""
+        count = 2 * self.random_tokens + 1 if self.text is None else self.tokens
+        option = "--random-tokens" if self.text is None else "--tokens"
+        for name, position in (("query", self.query), ("key", self.key)):
+            if position is not None and position >= count:
+                raise UsageError(
+                    f"--{name} {position} is beyond the text, of which at most {count} tokens are read",
+                    hint=f"positions run from 0 to {count - 1}; a larger {option} reads more",
+                )
 
 
 def _check_label(head: str) -> None:

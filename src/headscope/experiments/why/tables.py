@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import nan
 
 import polars as pl
 import torch
@@ -11,8 +12,19 @@ from torch import Tensor
 from headscope.experiments.why.causal_checks import PatchedRun, Sums
 from headscope.experiments.why.logit_effect import LogitEffect
 from headscope.experiments.why.score_terms import ScoreTerms
+from headscope.experiments.why.sequence_checks import SequenceCheck
 from headscope.experiments.why.target_pairs import TargetPairs
+from headscope.experiments.why.trigram_checks import TrigramChecks
 
+_TRIGRAMS: dict[str, type[pl.DataType]] = {
+    **dict.fromkeys(("source", "query", "target"), pl.String),
+    "weight_score": pl.Float64,
+    "chosen_among": pl.String,
+    "occurrences": pl.Int64,
+    **dict.fromkeys(("log_probability", "mean_head", "effect", "low", "high"), pl.Float64),
+    "elsewhere": pl.Int64,
+    **dict.fromkeys(("log_probability_elsewhere", "effect_elsewhere"), pl.Float64),
+}
 MOST_PAIRED = 20  # writers of each side in the matrix of pairs
 
 
@@ -29,6 +41,9 @@ class Explanation:
     paired: tuple[list[int], list[int], Float[Tensor, "query_writers key_writers"]]
     runs: tuple[PatchedRun, ...]
     effect: LogitEffect | None
+    sequence_checks: tuple[SequenceCheck, ...]
+    trigrams: TrigramChecks | None
+    trigram_pieces: tuple[tuple[str, str, str], ...]
 
     @property
     def mass(self) -> float:
@@ -48,6 +63,8 @@ def tables(explanation: Explanation) -> dict[str, pl.DataFrame]:
         "queries": _writers_table(explanation.queries, explanation.runs),
         "pairs": _pairs_table(explanation),
         "checks": _checks_table(explanation),
+        "sequences": _sequences_table(explanation.sequence_checks),
+        "trigrams": _trigrams_table(explanation),
         "chain": _chain_table(explanation),
         "positions": _positions_table(explanation),
     }
@@ -106,6 +123,46 @@ def _checks_table(explanation: Explanation) -> pl.DataFrame:
         )
     numbers = dict.fromkeys(("without_another", "logit", "patched_logit"), pl.Float64)
     return pl.DataFrame(rows, schema_overrides=numbers)
+
+
+def _sequences_table(checks: Sequence[SequenceCheck]) -> pl.DataFrame:
+    """A row per side and further sequence: the mass on the key in the model, and without the path."""
+    rows = [
+        {"side": check.side, "writer": check.writer, "sequence": sequence, "mass": mass, "patched": patched}
+        for check in checks
+        for sequence, (mass, patched) in enumerate(zip(check.masses.tolist(), check.patched.tolist(), strict=True))
+    ]
+    schema = {"side": pl.String, "writer": pl.String, "sequence": pl.Int64, "mass": pl.Float64, "patched": pl.Float64}
+    return pl.DataFrame(rows, schema=schema)
+
+
+def _trigrams_table(explanation: Explanation) -> pl.DataFrame:
+    """A row per skip trigram: its score, its queries, and what the head does to its target there and elsewhere."""
+    rows = []
+    checks = () if explanation.trigrams is None else explanation.trigrams.checks
+    for check, pieces in zip(checks, explanation.trigram_pieces, strict=True):
+        effect, elsewhere = check.effect(), check.effect_elsewhere()
+        rows.append(
+            {
+                **dict(zip(("source", "query", "target"), pieces, strict=True)),
+                "weight_score": check.pair.score,
+                "chosen_among": "trigrams of the text" if check.occurs else "all pairs of its tokens",
+                "occurrences": len(check.after_source),
+                "log_probability": _mean(check.after_source, 0),
+                "mean_head": _mean(check.after_source, 1),
+                "effect": effect.mean,
+                "low": effect.low,
+                "high": effect.high,
+                "elsewhere": len(check.elsewhere),
+                "log_probability_elsewhere": _mean(check.elsewhere, 0),
+                "effect_elsewhere": elsewhere.mean,
+            }
+        )
+    return pl.DataFrame(rows, schema=_TRIGRAMS).fill_nan(None)
+
+
+def _mean(rows: Tensor, state: int) -> float:
+    return float(rows[:, state].mean()) if len(rows) else nan
 
 
 def _chain_table(explanation: Explanation) -> pl.DataFrame:

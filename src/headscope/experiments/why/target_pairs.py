@@ -43,6 +43,11 @@ class TargetPairs:
             "attended": "the key that it attends to most",
         }[self.kind]
 
+    @property
+    def short_target(self) -> str:
+        """What the keys are, for a picture."""
+        return {"named": self.target, "repeat": "that token", "attended": "that key"}[self.kind]
+
     def at_keys(self, values: Float[Tensor, "*batch queries keys"]) -> Float[Tensor, "*batch queries"]:
         """The values at the key of each query."""
         return values[..., torch.arange(len(self.keys)), self.keys]
@@ -133,12 +138,20 @@ def _named(terms: ScoreTerms, query: int, key: int) -> tuple[Tensor, Tensor]:
     return torch.tensor([query]), torch.tensor([key])
 
 
+def attended_keys(
+    pattern: Float[Tensor, "tokens tokens"], visible: Bool[Tensor, "tokens tokens"]
+) -> tuple[Int[Tensor, " queries"], Int[Tensor, " queries"]]:
+    """Queries with at least two keys besides the first, and the key with the most mass; never the first."""
+    queries = torch.nonzero(visible[:, 1:].sum(-1) >= 2)[:, 0]
+    return queries, pattern[queries, 1:].argmax(-1) + 1
+
+
 def _attended(terms: ScoreTerms) -> tuple[Tensor, Tensor]:
-    """For each query with at least two keys besides the first, the key with the most mass; never the first."""
-    queries = torch.nonzero(terms.visible[:, 1:].sum(-1) >= 2)[:, 0]
+    """The keys with the most mass; refuses a text that is too short for them."""
+    queries, keys = attended_keys(terms.pattern, terms.visible)
     if not len(queries):
         raise UsageError(f"the text has {len(terms.scores)} tokens: too few keys to compare", hint="give a longer text")
-    return queries, terms.pattern[queries, 1:].argmax(-1) + 1
+    return queries, keys
 
 
 def _pairs(kind: Kind, terms: ScoreTerms, queries: Tensor, keys: Tensor) -> TargetPairs:

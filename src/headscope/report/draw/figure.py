@@ -9,10 +9,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.figure import Figure as Canvas
 
-from headscope.core import Curves, Figure, HeatMap, Histogram, Mosaic, Network
+from headscope.core import Curves, Figure, Flow, HeatMap, Histogram, Mosaic, Network
 from headscope.core.numbers import number, visible
 from headscope.report.colours import Theme, paper
-from headscope.report.draw import curves, heat_map, histogram, mosaic, network, svg
+from headscope.report.draw import curves, flow, heat_map, histogram, mosaic, network, svg
 from headscope.report.draw.canvas import lettering, settings
 from headscope.report.draw.figure_check import check_figure
 from headscope.report.draw.heat_map import Scale
@@ -64,6 +64,8 @@ def _draw(figure: Figure, theme: Theme, titled: bool = False, *, cells: bool = T
             canvas = mosaic.draw(figure, theme)
         case Network():
             canvas = network.draw(figure, theme)
+        case Flow():
+            canvas = flow.draw(figure, theme)
     if titled:
         _add_title(canvas, figure.title, theme)
     return canvas

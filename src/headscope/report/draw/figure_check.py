@@ -5,7 +5,7 @@ A figure may come from a stranger's run folder: shapes are checked, and sizes th
 
 import numpy as np
 
-from headscope.core import Curves, Figure, HeatMap, Histogram, Mosaic, Network, Series
+from headscope.core import Curves, Figure, Flow, HeatMap, Histogram, Mosaic, Network, Series
 from headscope.errors import UsageError
 
 MOST_CELLS = 1_000_000
@@ -24,6 +24,8 @@ def check_figure(figure: Figure) -> None:
             _check_cells(figure.values, f"the mosaic {figure.name!r}")
         case Network():
             _check_network(figure)
+        case Flow():
+            _check_flow(figure)
 
 
 def _check_heat_map(figure: HeatMap) -> None:
@@ -60,6 +62,25 @@ def _check_network(figure: Network) -> None:
     _check_cells(edges, f"the network {figure.name!r}", empty=True)
     if not ((edges[:, :2] >= 0) & (edges[:, :2] < len(figure.nodes))).all():
         raise UsageError(f"an edge of the network {figure.name!r} leads to a node that it does not have")
+
+
+def _check_flow(figure: Flow) -> None:
+    title, n_boxes, n_columns = f"the flow {figure.name!r}", len(figure.boxes), len(figure.headings)
+    _check_cells(figure.bands, title, empty=True)
+    if not figure.boxes or len(figure.notes) != n_boxes or figure.columns.shape != (n_boxes,):
+        raise UsageError(f"{title} has {n_boxes} boxes, {len(figure.notes)} notes and {figure.columns.size} columns")
+    if len(figure.kinds) != len(figure.units):
+        raise UsageError(f"{title} has {len(figure.kinds)} kinds of bands and {len(figure.units)} units")
+    if figure.bands.shape[1] != 4 or not np.isfinite(figure.bands).all():
+        raise UsageError(f"{title} has bands of shape {figure.bands.shape}, expected four finite numbers for each")
+    if not np.isin(figure.columns, np.arange(n_columns)).all():
+        raise UsageError(f"{title} has a box beyond its {n_columns} columns")
+    ends, kinds = figure.bands[:, :2], figure.bands[:, 2]
+    if not np.isin(ends, np.arange(n_boxes)).all() or not np.isin(kinds, np.arange(1, len(figure.kinds) + 1)).all():
+        raise UsageError(f"a band of {title} has an end or a kind that there is not")
+    sources, targets = figure.columns[ends.astype(int)].T
+    if not (targets > sources).all():
+        raise UsageError(f"a band of {title} does not lead to a later column")
 
 
 def _check_cells(
