@@ -129,7 +129,7 @@ def _result(task: Task[T], tasks: Sequence[Task[T]]) -> T:
 
 @contextmanager
 def lens_threads(count: int) -> Iterator[LensThreads]:
-    """So many threads for lenses, the caller's among them.
+    """Share lenses among `count` threads, the caller's among them.
 
     An error or Ctrl-C ends the lenses that are at work: what they would have answered is not asked for any more.
     """

@@ -49,8 +49,8 @@ class Law:
     half: int
     mean: Float[Tensor, "positions d"]
     centred: Float[Tensor, "members positions d"]
-    covariance: Float[Tensor, "own k k"]
-    joint: Float[Tensor, "own both both"]
+    covariance: Float[Tensor, "half_sets k k"]
+    joint: Float[Tensor, "half_sets both both"]
 
     @classmethod
     def of(cls, x: Float[Tensor, "windows positions d"], frame: Frame, half: int) -> "Law":
@@ -61,24 +61,24 @@ class Law:
         y = centred @ frame.axes
         c, t = frame.pairs, frame.distance
         joint = torch.cat((y[:, t:, :c], y[:, : y.shape[1] - t, :c]), -1)
-        covariances = (_covariances(part, jackknife=frame.jackknife) for part in (y, joint))
-        return cls(frame, half, mean, centred, *covariances)
+        covariance, joint_covariance = (_covariances(part, jackknife=frame.jackknife) for part in (y, joint))
+        return cls(frame, half, mean, centred, covariance, joint_covariance)
 
-    def means(self) -> Float[Tensor, "own positions d"]:
+    def means(self) -> Float[Tensor, "half_sets positions d"]:
         """The means with all windows and without each."""
         if not self.frame.jackknife:
             return self.mean[None]
         return torch.cat((self.mean[None], self.mean - self.centred / (len(self.centred) - 1)))
 
-    def in_every_set(self, x: Float[Tensor, "own *numbers"]) -> Float[Tensor, "sets *numbers"]:
+    def in_every_set(self, x: Float[Tensor, "half_sets *numbers"]) -> Float[Tensor, "sets *numbers"]:
         """Numbers of this half in every set of windows: a window that is left out changes those of its half only."""
-        own = torch.zeros(self.frame.sets, dtype=torch.int64)
+        half_set = torch.zeros(self.frame.sets, dtype=torch.int64)
         if self.frame.jackknife:
-            own[1:][self.frame.odd == bool(self.half)] = torch.arange(1, len(x))
-        return x[own]
+            half_set[1:][self.frame.odd == bool(self.half)] = torch.arange(1, len(x))
+        return x[half_set]
 
 
-def _covariances(y: Float[Tensor, "members positions k"], *, jackknife: bool) -> Float[Tensor, "own k k"]:
+def _covariances(y: Float[Tensor, "members positions k"], *, jackknife: bool) -> Float[Tensor, "half_sets k k"]:
     n, positions = y.shape[:2]
     scatter = y.mT @ y
     total = scatter.sum(0)
