@@ -53,8 +53,8 @@ def mapped(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result
     if _here.helpers is None:
         return [work(item) for item in items]
     queue = _Queue(work, items)
-    futures = [_here.helpers.executor.submit(queue.empty) for _ in range(_here.helpers.count)]
-    queue.empty()
+    futures = [_here.helpers.executor.submit(queue.work) for _ in range(_here.helpers.count)]
+    queue.work()
     for future in futures:
         # A helper that was busy elsewhere all the time has nothing left to do.
         if not future.cancel():
@@ -66,22 +66,23 @@ class _Queue(Generic[Item, Result]):
     """Items that several threads work on, each thread on one at a time."""
 
     def __init__(self, work: Callable[[Item], Result], items: Iterable[Item]) -> None:
-        self._work, self._items, self._lock = work, enumerate(items), threading.Lock()
+        self._work, self._lock = work, threading.Lock()
+        self._items: Iterator[tuple[int, Item]] = enumerate(items)
         self.results: dict[int, Result] = {}
 
-    def empty(self) -> None:
+    def work(self) -> None:
         """Work until no item is left; after an error none is."""
         try:
             while (numbered := self._next()) is not None:
                 number, item = numbered
                 self.results[number] = without_gradients(self._work, item)
         except BaseException:
-            self._items = enumerate(())
+            self._items = iter(())
             raise
 
     def _next(self) -> tuple[int, Item] | None:
-        with self._lock:
-            return without_gradients(next, self._items, None)
+        with self._lock, torch.no_grad():
+            return next(self._items, None)
 
 
 def without_gradients(work: Callable[..., Result], *arguments: object) -> Result:
