@@ -5,7 +5,7 @@ query's token where $t_{k-1} = t_i$ and $k < i$. Its *control* is the pair one t
 same distance, and it counts where it follows no copy itself.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -78,27 +78,26 @@ def _columns(
     queries: slice,
     keys: slice,
 ) -> Float[Tensor, "batch heads rows 8"]:
-    columns = [_at_distance(weights, ahead, distance) for distance in (*NEAR, period - 1, period)]
+    near = _at_distances(weights, ahead, (*NEAR, period - 1, period))
     if tokens is None:
-        columns += [torch.full_like(columns[0], torch.nan)] * 2
-    else:
-        pairs = _pairs(tokens.to(weights.device), ahead, queries, keys)
-        columns += [(weights * is_pair[:, None]).sum(-1) for is_pair in pairs]
-    return torch.stack(columns, -1)
+        return torch.cat((near, torch.full_like(near[..., :2], torch.nan)), -1)
+    pairs = _pairs(tokens.to(weights.device), ahead, queries, keys)
+    return torch.cat((near, torch.stack([(weights * is_pair[:, None]).sum(-1) for is_pair in pairs], -1)), -1)
 
 
-def _at_distance(weights: Tensor, ahead: Tensor, distance: int) -> Float[Tensor, "batch heads rows"]:
-    """The weight on the key at one distance before each query; 0 where there is none."""
+def _at_distances(weights: Tensor, ahead: Tensor, distances: Sequence[int]) -> Float[Tensor, "batch heads rows some"]:
+    """The weights on the keys at these distances before each query; 0 where there is none."""
     if weights.shape[-1] == 0:
-        return weights.sum(-1)
+        return weights.new_zeros(*weights.shape[:3], len(distances))
+    distance = torch.tensor(distances, device=ahead.device)
     # Positions without gaps, as almost always: the key is found by its place.
-    index = (ahead[..., 0] - distance).clamp(0, weights.shape[-1] - 1)
-    is_there = ahead.gather(-1, index[..., None])[..., 0] == distance
-    if not _has_no_gaps(ahead):
-        matches = ahead == distance
-        index, is_there = matches.int().argmax(-1), matches.any(-1)
-    weight_there = weights.gather(-1, index[:, None, :, None].expand(*weights.shape[:3], 1))[..., 0]
-    return weight_there * is_there[:, None]
+    index = (
+        (ahead[..., :1] - distance).clamp(0, weights.shape[-1] - 1)
+        if _has_no_gaps(ahead)
+        else (ahead[..., None] == distance).int().argmax(-2)
+    )
+    is_there = ahead.gather(-1, index) == distance
+    return weights.gather(-1, index[:, None].expand(*weights.shape[:3], -1)) * is_there[:, None]
 
 
 def _has_no_gaps(ahead: Tensor) -> bool:
