@@ -1,5 +1,6 @@
 """Lenses on several threads: in order, without gradients, one at a time where they draw from torch's generator."""
 
+import sys
 import threading
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ import torch
 from headscope.errors import ResourceError
 from headscope.lenses.lens import AS_IS, Batch
 from headscope.pipeline.fold import Fold
-from headscope.pipeline.lens_threads import lens_threads
+from headscope.pipeline.lens_threads import TURN, lens_threads
 
 
 class Own:
@@ -53,7 +54,11 @@ def test_lenses_work_at_the_same_time():
             threads.update([(fold, batch_of(number)) for fold in folds])
         threads.wait()
     assert [fold.batches for fold in folds] == [[0, 1, 2]] * 2
-    assert all(name.startswith("lens") for fold in folds for name in fold.thread_names)
+    threads_by_number = zip(*(fold.thread_names for fold in folds), strict=True)
+    assert all(
+        {name.partition("_")[0] for name in names} == {"lens", threading.current_thread().name}
+        for names in threads_by_number
+    )
 
 
 def test_a_lens_takes_its_batches_in_order():
@@ -89,6 +94,26 @@ def test_answers_come_in_the_order_of_the_folds():
     with lens_threads(2) as threads:
         answers = [(fold, answer()) for fold, answer in threads.answers(id, folds)]
     assert answers == [(fold, id(fold)) for fold in folds]
+
+
+def test_the_caller_works_on_other_answers_while_it_waits():
+    meeting = threading.Barrier(2)
+
+    def answer(fold):
+        meeting.wait()
+        return threading.current_thread().name
+
+    folds = [NotingFold() for _ in range(4)]
+    with lens_threads(2) as threads:
+        names = [answer() for _, answer in threads.answers(answer, folds)]
+    assert sorted(name.partition("_")[0] for name in names) == [threading.current_thread().name] * 2 + ["lens"] * 2
+
+
+def test_turns_are_quick_while_lenses_work_and_as_before_afterwards():
+    before = sys.getswitchinterval()
+    with lens_threads(2):
+        assert sys.getswitchinterval() == pytest.approx(TURN)
+    assert sys.getswitchinterval() == before
 
 
 def test_what_is_no_failure_of_the_lens_reaches_the_caller():

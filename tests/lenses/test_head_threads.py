@@ -1,19 +1,18 @@
 """Work on heads that is shared among threads gives the same as without."""
 
 import threading
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
-from headscope.lenses.shared.head_threads import _AHEAD, helped, mapped
+from headscope.lenses.shared.head_threads import Helpers, _Queue, helped, mapped
 
 
 @pytest.fixture
 def helpers():
     with ThreadPoolExecutor(2, thread_name_prefix="helper") as executor:
-        yield executor
+        yield Helpers(executor, 2)
 
 
 def test_helpers_change_nothing(helpers):
@@ -24,56 +23,59 @@ def test_helpers_change_nothing(helpers):
     assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
 
 
-def test_helpers_do_the_work_for_this_thread_alone(helpers):
+def test_helpers_share_the_work_of_this_thread_alone(helpers):
+    meeting = threading.Barrier(3)  # each waits until all have come: one thread alone would wait forever
+
     def name(_):
+        meeting.wait()
         return threading.current_thread().name
 
     with helped(helpers):
-        assert all(worker.startswith("helper") for worker in mapped(name, range(8)))
+        assert set(mapped(name, range(3))) == {"helper_0", "helper_1", threading.current_thread().name}
+        meeting = threading.Barrier(1)
         with ThreadPoolExecutor(1, thread_name_prefix="other") as other:
             assert other.submit(mapped, name, range(2)).result() == ["other_0"] * 2
     assert mapped(name, range(2)) == [threading.current_thread().name] * 2
 
 
-class Postponed(Future):
-    """Work that is done when its result is asked for, and not before."""
-
-    def __init__(self, work):
-        super().__init__()
-        self.work = work
-
-    def result(self, timeout=None):
-        return self.work()
-
-
-class Postponing(Executor):
-    """A helper that does nothing on its own."""
-
-    def submit(self, work, /, *arguments):
-        return Postponed(partial(work, *arguments))
-
-
-def test_few_items_wait_for_helpers():
+def test_each_thread_holds_one_item(helpers):
     """Heads are made as they are needed: all at once would not fit into memory."""
     finished, waiting = [], []
 
     def items():
-        for item in range(5 * _AHEAD):
+        for item in range(40):
             waiting.append(item - len(finished))
             yield item
 
-    with helped(Postponing()):
+    with helped(helpers):
         mapped(finished.append, items())
-    assert max(waiting) == _AHEAD
-    assert finished == list(range(5 * _AHEAD))
+    assert max(waiting) <= 2  # made and not finished: one by each other thread
+    assert sorted(finished) == list(range(40))
+
+
+def test_busy_helpers_are_not_waited_for():
+    is_over = threading.Event()
+    with ThreadPoolExecutor(1) as executor:
+        executor.submit(is_over.wait)
+        with helped(Helpers(executor, 1)):
+            assert mapped(str, range(3)) == ["0", "1", "2"]
+        is_over.set()
 
 
 def test_an_error_of_the_work_reaches_the_caller(helpers):
     def fails(item):
         raise ValueError(f"head {item}")
 
-    with helped(helpers), pytest.raises(ValueError, match="head 0"):
+    with helped(helpers), pytest.raises(ValueError, match="head"):
         mapped(fails, range(3))
+
+
+def test_after_an_error_no_item_is_left():
+    queue = _Queue(lambda item: 1 / item, range(3))
+    with pytest.raises(ZeroDivisionError):
+        queue.work()
+    queue.work()
+    assert queue.results == {}
 
 
 def test_gradients_are_not_recorded(helpers):

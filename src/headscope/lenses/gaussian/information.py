@@ -113,7 +113,11 @@ def _estimates(layer: Layer, groups: Groups, k: int, measure: Measure) -> Estima
     if not k or len(groups[0][0]) < enough:
         return None
     y, sets = layer.scores(k), left_out(layer.n_windows)
-    rows = [torch.cat([y[member] for member in group], 1) for group in groups if len(group[0]) >= enough]
+    rows = [
+        y.index_select(0, torch.stack(group, 1).flatten()).reshape(len(group[0]), -1)
+        for group in groups
+        if len(group[0]) >= enough
+    ]
     unshuffled = Sums.of(rows[0], layer.window[groups[0][0]], layer.n_windows).pooled(sets)
     try:
         quantities = measure(stacked([unshuffled, *map(summed, rows[1:])]).gaussian())

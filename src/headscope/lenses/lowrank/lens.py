@@ -46,7 +46,7 @@ QUANTITIES = ("components_90", "components_99", "nuclear_90", "stable_rank", "be
 GROWING = ("components_90", "components_99", "stable_rank")
 ROUNDING = 1e-12  # of means over windows, relative
 NULL_WINDOWS = 8  # each null map costs several times what a pattern costs
-TOGETHER = 2**16  # weights of the heads that are computed together: what fits into the processor's cache
+TOGETHER = 2**18  # weights of the heads that are computed together: few calls, and parts that threads can share
 _HEAD = {"stack": pl.String, "kind": pl.String, "layer": pl.Int64, "head": pl.Int64}
 _NULLS = (
     "value", "low", "high", "popular", "difference", "difference_low", "difference_high", "p", "adjusted", "shuffled",

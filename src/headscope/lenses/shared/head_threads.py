@@ -1,35 +1,41 @@
 """Work on many heads, shared among threads.
 
-A measurement lends helpers to the lenses that it runs (`pipeline.lens_threads`). Without them, as in a test of a lens,
+A measurement lends a helper to the lenses that it runs (`pipeline.lens_threads`). Without one, as in a test of a lens,
 the heads are taken one after the other. Each head is computed alone on one thread of torch, so the numbers are the same
 either way.
 """
 
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
 from contextlib import contextmanager
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import torch
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-# Pieces of work that wait for a helper: enough to keep helpers busy, few enough to hold little in memory.
-_AHEAD = 4
+
+
+@dataclass(frozen=True)
+class Helpers:
+    """Threads that take a part of the work: `count` of them."""
+
+    executor: Executor
+    count: int
 
 
 class _OfThisThread(threading.local):
-    helpers: Executor | None = None
+    helpers: Helpers | None = None
 
 
 _here = _OfThisThread()
 
 
 @contextmanager
-def helped(helpers: Executor | None) -> Iterator[None]:
-    """Let the lenses of this thread share their work among helpers, if there are any, for a while."""
+def helped(helpers: Helpers | None) -> Iterator[None]:
+    """Let the lenses of this thread share their work with helpers, if there are any, for a while."""
     before, _here.helpers = _here.helpers, helpers
     try:
         yield
@@ -42,17 +48,41 @@ def mapped(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result
 
     Properties:
         - the same with helpers and without  (tested: test_helpers_change_nothing)
-        - items are taken as they are needed, not all at once  (tested: test_few_items_wait_for_helpers)
+        - items are taken as they are needed, not all at once  (tested: test_each_thread_holds_one_item)
     """
     if _here.helpers is None:
         return [work(item) for item in items]
-    waiting: deque[Future[Result]] = deque()
-    results: list[Result] = []
-    for item in items:
-        waiting.append(_here.helpers.submit(without_gradients, work, item))
-        if len(waiting) > _AHEAD:
-            results.append(waiting.popleft().result())
-    return results + [future.result() for future in waiting]
+    queue = _Queue(work, items)
+    futures = [_here.helpers.executor.submit(queue.work) for _ in range(_here.helpers.count)]
+    queue.work()
+    for future in futures:
+        # A helper that was busy elsewhere all the time has nothing left to do.
+        if not future.cancel():
+            future.result()
+    return [queue.results[number] for number in range(len(queue.results))]
+
+
+class _Queue(Generic[Item, Result]):
+    """Items that several threads work on, each thread on one at a time."""
+
+    def __init__(self, work: Callable[[Item], Result], items: Iterable[Item]) -> None:
+        self._work, self._lock = work, threading.Lock()
+        self._items: Iterator[tuple[int, Item]] = enumerate(items)
+        self.results: dict[int, Result] = {}
+
+    def work(self) -> None:
+        """Work until no item is left; after an error none is."""
+        try:
+            while (numbered := self._next()) is not None:
+                number, item = numbered
+                self.results[number] = without_gradients(self._work, item)
+        except BaseException:
+            self._items = iter(())
+            raise
+
+    def _next(self) -> tuple[int, Item] | None:
+        with self._lock, torch.no_grad():
+            return next(self._items, None)
 
 
 def without_gradients(work: Callable[..., Result], *arguments: object) -> Result:

@@ -12,6 +12,7 @@ moments are the formula's, Σ_j P_ij μ_j and Σ_jl P_ij P_kl Σ_jl, with the mo
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import nan
 
 import torch
@@ -207,9 +208,7 @@ class _Shape:
 
 
 def _mean(laws: _Laws) -> dict[str, Tensor]:
-    def of(laws_by_half: Sequence[Law]) -> Field:
-        return lambda half: laws_by_half[half].means()
-
+    of = partial(_field, Law.means)
     shapes = None if laws.shapes is None else [shape.mean for shape in laws.shapes]
     uniform = None if laws.uniform is None else of(laws.uniform)
     squares = _squares(laws.frame, of(laws.measured), of(laws.same_half), of(laws.other_half), uniform, shapes)
@@ -218,15 +217,13 @@ def _mean(laws: _Laws) -> dict[str, Tensor]:
 
 
 def _covariance(laws: _Laws) -> dict[str, Tensor]:
-    def of(laws_by_half: Sequence[Law]) -> Field:
-        return lambda half: laws_by_half[half].covariance
-
+    of = partial(_field, lambda law: law.covariance)
     shapes = None if laws.shapes is None else [shape.covariance for shape in laws.shapes]
     uniform = None if laws.uniform is None else of(laws.uniform)
     squares = _squares(laws.frame, of(laws.measured), of(laws.same_half), of(laws.other_half), uniform, shapes)
 
     def trace(laws_by_half: Sequence[Law]) -> Tensor:
-        return _both([law.covariance.diagonal(dim1=-2, dim2=-1).sum(-1) for law in laws_by_half])
+        return _both([law.in_every_set(law.covariance.diagonal(dim1=-2, dim2=-1).sum(-1)) for law in laws_by_half])
 
     added = 0.0 if shapes is None else float(shapes[0].trace() + shapes[1].trace()) / 2
     return {**squares, "measured": trace(laws.measured), "predicted": trace(laws.same_half) + added}
@@ -234,6 +231,10 @@ def _covariance(laws: _Laws) -> dict[str, Tensor]:
 
 # A field by half, in every set of windows; made when it is asked for, since those of means are large.
 Field = Callable[[int], Float[Tensor, "sets *numbers"]]
+
+
+def _field(of: Callable[[Law], Tensor], laws_by_half: Sequence[Law]) -> Field:
+    return lambda half: laws_by_half[half].in_every_set(of(laws_by_half[half]))
 
 
 def _squares(
@@ -300,7 +301,7 @@ def _signed(laws: _Laws, of: Callable[[Law], Tensor], shapes: Sequence[Tensor] |
     """Numbers instead of fields: each the mean of both halves, and the parts of the error with their sign."""
 
     def both(laws_by_half: Sequence[Law]) -> Tensor:
-        return _both([of(law) for law in laws_by_half])
+        return _both([law.in_every_set(of(law)) for law in laws_by_half])
 
     measured, same_half, other_half = (both(by_half) for by_half in (laws.measured, laws.same_half, laws.other_half))
     parts = {

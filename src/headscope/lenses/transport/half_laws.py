@@ -43,14 +43,14 @@ class Frame:
 
 @dataclass(frozen=True)
 class Law:
-    """One half: means by position, and covariances of tokens and of pairs, in every set of windows."""
+    """One half: means by position, and covariances of tokens and of pairs, with all its windows and without each."""
 
     frame: Frame
     half: int
     mean: Float[Tensor, "positions d"]
     centred: Float[Tensor, "members positions d"]
-    covariance: Float[Tensor, "sets k k"]
-    joint: Float[Tensor, "sets both both"]
+    covariance: Float[Tensor, "half_sets k k"]
+    joint: Float[Tensor, "half_sets both both"]
 
     @classmethod
     def of(cls, x: Float[Tensor, "windows positions d"], frame: Frame, half: int) -> "Law":
@@ -61,30 +61,32 @@ class Law:
         y = centred @ frame.axes
         c, t = frame.pairs, frame.distance
         joint = torch.cat((y[:, t:, :c], y[:, : y.shape[1] - t, :c]), -1)
-        return cls(frame, half, mean, centred, _covariances(y, frame, half), _covariances(joint, frame, half))
+        covariance, joint_covariance = (_covariances(part, jackknife=frame.jackknife) for part in (y, joint))
+        return cls(frame, half, mean, centred, covariance, joint_covariance)
 
-    def means(self) -> Float[Tensor, "sets positions d"]:
-        """The means in every set: a window that is left out changes those of its half only."""
-        means_by_set = self.mean.expand(self.frame.sets, *self.mean.shape)
+    def means(self) -> Float[Tensor, "half_sets positions d"]:
+        """The means with all windows and without each."""
+        if not self.frame.jackknife:
+            return self.mean[None]
+        return torch.cat((self.mean[None], self.mean - self.centred / (len(self.centred) - 1)))
+
+    def in_every_set(self, x: Float[Tensor, "half_sets *numbers"]) -> Float[Tensor, "sets *numbers"]:
+        """Numbers of this half in every set of windows: a window that is left out changes those of its half only."""
+        half_set = torch.zeros(self.frame.sets, dtype=torch.int64)
         if self.frame.jackknife:
-            means_by_set = means_by_set.clone()
-            for window, deviation in zip(self.frame.members(self.half), self.centred, strict=True):
-                means_by_set[1 + window] -= deviation / (len(self.centred) - 1)
-        return means_by_set
+            half_set[1:][self.frame.odd == bool(self.half)] = torch.arange(1, len(x))
+        return x[half_set]
 
 
-def _covariances(y: Float[Tensor, "members positions k"], frame: Frame, half: int) -> Float[Tensor, "sets k k"]:
+def _covariances(y: Float[Tensor, "members positions k"], *, jackknife: bool) -> Float[Tensor, "half_sets k k"]:
     n, positions = y.shape[:2]
     scatter = y.mT @ y
     total = scatter.sum(0)
     of_all = total / ((n - 1) * positions) if n > 1 else total * nan
-    covariances_by_set = of_all.expand(frame.sets, *of_all.shape)
-    if frame.jackknife:
-        covariances_by_set = covariances_by_set.clone()
-        for window, window_scatter in zip(frame.members(half), scatter, strict=True):
-            # Without a window the mean moves too: its part counts n/(n − 1) times.
-            covariances_by_set[1 + window] = (total - window_scatter * (n / (n - 1))) / ((n - 2) * positions)
-    return covariances_by_set
+    if not jackknife:
+        return of_all[None]
+    # Without a window the mean moves too: its part counts n/(n − 1) times.
+    return torch.cat((of_all[None], (total - scatter * (n / (n - 1))) / ((n - 2) * positions)))
 
 
 def principal_axes(centred: Sequence[Float[Tensor, "_ d"]], most: int) -> Float[Tensor, "d k"]:

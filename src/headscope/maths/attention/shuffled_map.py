@@ -45,17 +45,19 @@ def popular_placement(
     weights = torch.from_numpy(-np.sort(-torch.where(visible, pattern, 0.0).numpy(), axis=-1))
     strengths = (columns / visible.sum(0).clamp_min(1)).clamp_min(TRACE).log()
     visible_noise = torch.where(visible, noise.to(torch.float64), -torch.inf)
-    placement, nearest = torch.zeros_like(pattern), torch.full_like(columns[..., 0], torch.inf)
+    nearest_order = torch.zeros_like(pattern, dtype=torch.int64)
+    nearest = torch.full_like(columns[..., :1], torch.inf)
     most = torch.where(visible, weights[..., :1], 0.0).sum(-2)
     target_odds = _odds(columns, most)
     for _ in range(ROUNDS):
         order = falling_order(visible_noise + strengths[..., None, :])
-        dealt = torch.zeros_like(pattern).scatter(-1, order, weights)
-        sums = dealt.sum(-2)
-        distance = (sums - columns).abs().sum(-1)
+        sums = torch.zeros_like(columns).scatter_add(-1, order.flatten(-2), weights.flatten(-2))
+        distance = (sums - columns).abs().sum(-1, keepdim=True)
         nearer = distance < (1 - 1e-9) * nearest  # of placements that are equally near the first
-        placement[nearer], nearest[nearer] = dealt[nearer], distance[nearer]
+        nearest_order = torch.where(nearer[..., None], order, nearest_order)
+        nearest = torch.where(nearer, distance, nearest)
         strengths = strengths + (target_odds - _odds(sums, most)).clamp(-MOVE, MOVE)
+    placement = torch.zeros_like(pattern).scatter(-1, nearest_order, weights)
     return with_margins(placement + TRACE * visible, pattern.sum(-1), columns)
 
 
@@ -70,12 +72,15 @@ def falling_order(x: Float[Tensor, "*batch n"]) -> Int[Tensor, "*batch n"]:
         - the order of argsort where numbers differ in the first 12 digits  (tested: test_falling_order)
         - infinities are the ends, and numbers that are equal keep their order  (tested: test_falling_order)
     """
-    bits = (-x.to(torch.float64)).numpy().view(np.int64)
-    bits = bits ^ ((bits >> 63) & np.iinfo(np.int64).max)
+    # In place: copies of all bits would take longer than the sort.
+    packed = (-x.to(torch.float64)).numpy().view(np.int64)
+    packed ^= (packed >> 63) & np.iinfo(np.int64).max
     last_bits = (1 << (x.shape[-1] - 1).bit_length()) - 1
-    packed = (bits & ~last_bits) | np.arange(x.shape[-1])
+    packed &= ~last_bits
+    packed |= np.arange(x.shape[-1])
     packed.sort(axis=-1)
-    return torch.from_numpy(packed & last_bits)
+    packed &= last_bits
+    return torch.from_numpy(packed)
 
 
 def _odds(sums: Float[Tensor, "*batch keys"], most: Float[Tensor, "*batch keys"]) -> Float[Tensor, "*batch keys"]:

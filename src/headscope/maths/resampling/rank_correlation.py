@@ -43,14 +43,13 @@ def _double_ranks(values: Float[Tensor, "*batch keys"]) -> Int[Tensor, "*batch k
     One sort by numpy, which takes a fifth of the time of torch's searches in sorted rows.
     """
     order = torch.from_numpy(np.argsort(values.numpy(), axis=-1))
-    ordered = values.gather(-1, order).numpy()
+    ordered = values.gather(-1, order)
     differs = ordered[..., 1:] != ordered[..., :-1]
-    edge, at = np.ones((*values.shape[:-1], 1), dtype=bool), np.arange(values.shape[-1])
+    edge, at = torch.ones_like(ordered[..., :1], dtype=torch.bool), torch.arange(values.shape[-1], dtype=torch.int32)
     # Keys that tie are neighbours: the first and the last place of each run of equal ones.
-    first = np.maximum.accumulate(np.where(np.concatenate((edge, differs), -1), at, 0), -1)
-    last_places = np.where(np.concatenate((differs, edge), -1), at, len(at))
-    last = np.minimum.accumulate(last_places[..., ::-1], -1)[..., ::-1]
-    return torch.empty_like(order).scatter_(-1, order, torch.from_numpy(first + last + 1))
+    first = torch.where(torch.cat((edge, differs), -1), at, 0).cummax(-1).values
+    last = torch.where(torch.cat((differs, edge), -1), at, len(at)).flip(-1).cummin(-1).values.flip(-1)
+    return torch.empty_like(first).scatter_(-1, order, first + last + 1)
 
 
 def row_centred(values: Float[Tensor, "*batch keys"], mask: Bool[Tensor, "*some keys"]) -> Float[Tensor, "*batch keys"]:
