@@ -19,6 +19,7 @@ export interface Head {
   readonly panel: number;
   readonly layer: number;
   readonly head: number;
+  readonly roles: readonly string[]; // "induction head": what lenses say it is
 }
 
 /** One number per head, in the order of `Atlas.heads`. */

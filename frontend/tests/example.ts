@@ -16,8 +16,8 @@ export const ATLAS: Atlas = {
     { title: "Cross-attention", layers: [1], columns: 2, causal: false },
   ],
   heads: [
-    ...[0, 1].flatMap((layer) => [0, 1, 2].map((head) => ({ label: `dec.L${layer}.H${head}`, panel: 0, layer, head }))),
-    ...[0, 1].map((head) => ({ label: `dec.L1.cross.H${head}`, panel: 1, layer: 1, head })),
+    ...[0, 1].flatMap((layer) => [0, 1, 2].map((head) => ({ label: `dec.L${layer}.H${head}`, panel: 0, layer, head, roles: layer === 1 && head > 0 ? ["induction head"] : [] }))),
+    ...[0, 1].map((head) => ({ label: `dec.L1.cross.H${head}`, panel: 1, layer: 1, head, roles: [] })),
   ],
   quantities: [quantity(), quantity({ key: "focus.distance", label: "mean distance", unit: "tokens", scale: "log", values: [1, 2, 4, 8, 16, 32, 64, 128], nulls: null })],
   curves: [],

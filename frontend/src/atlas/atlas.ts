@@ -5,6 +5,7 @@ import { LEVELS, onColourChange, rgbTable } from "../drawing/colour";
 import { number } from "../drawing/numbers";
 import { tipOver } from "../drawing/tooltip";
 import { quantityMenu } from "../heads/quantity_menu";
+import { roleMenu } from "../heads/role_menu";
 import { nullOf, quantityOf, withUnit } from "../heads/quantities";
 import { element } from "../navigation/element";
 import type { View } from "../navigation/view";
@@ -50,7 +51,7 @@ class AtlasPicture {
 
   constructor(private readonly place: HTMLElement, private readonly atlas: Atlas, private readonly view: View, private readonly first: Quantity, private readonly manner: AtlasManner | null) {
     this.menu = quantityMenu(atlas.quantities, "Colour of the atlas", this.quantity.key, (key) => view.change({ colour: key }));
-    const tools = element("p", { class: "tools" }, element("label", {}, "Colour ", this.menu));
+    const tools = element("p", { class: "tools" }, element("label", {}, "Colour ", this.menu), ...roleMenu(atlas, view));
     place.querySelector(".no-script")?.remove();
     place.append(tools, this.grids, this.bar, this.readout);
     this.grids.addEventListener("keydown", (event) => this.onKey(event));
@@ -125,7 +126,8 @@ class AtlasPicture {
     if (manner !== null) return manner.words(quantity, head);
     const reference = nullOf(quantity, head);
     const value = `${quantity.label}: ${withUnit(quantity.values[head] ?? null, quantity.unit)}`;
-    return [this.atlas.heads[head]!.label, value, ...(reference === null ? [] : [`null ${withUnit(reference, quantity.unit)}`])].join("\n");
+    const { label, roles } = this.atlas.heads[head]!;
+    return [label, ...(roles.length > 0 ? [roles.join(", ")] : []), value, ...(reference === null ? [] : [`null ${withUnit(reference, quantity.unit)}`])].join("\n");
   }
 
   private paint(): void {
@@ -151,11 +153,10 @@ class AtlasPicture {
     brush.font = `10.5px ${style.getPropertyValue("--hs-sans")}`;
     paintLabels(brush, layout, muted);
     const rgb = colours === null ? null : rgbTable(canvas, colours.scale.family);
-    const { filters } = this.view.current;
     for (const cell of layout.cells) {
       const [x, y] = [layout.left + cell.column * layout.width, layout.top + cell.row * layout.height];
       const isFaint = this.manner?.isFaint(this.quantity, cell.head) ?? false;
-      brush.globalAlpha = !passes(this.atlas, filters, cell.head) ? FADED : isFaint ? FAINT : 1;
+      brush.globalAlpha = !passes(this.atlas, this.view.current, cell.head) ? FADED : isFaint ? FAINT : 1;
       const level = colours === null ? null : colours.scale.level(colours.shades[cell.head] ?? null);
       if (level === null || rgb === null) {
         brush.strokeStyle = muted;

@@ -123,11 +123,12 @@ export function headTitle(atlas: Atlas, head: number, view: View, wayBack = "←
 }
 
 function titleOf(atlas: Atlas, head: number, ...parts: readonly HTMLElement[]): HTMLElement {
-  const { label, panel } = atlas.heads[head]!;
+  const { label, panel, roles } = atlas.heads[head]!;
   const kind = atlas.panels[panel]!.title;
   const title = element("h1", {}, label, " ", element("small", {}, `${kind ? `${kind.toLowerCase()} of ` : "of "}${atlas.model}`));
   const [above, beside] = [parts.filter((part) => part.matches(".kicker")), parts.filter((part) => !part.matches(".kicker"))];
-  return element("header", {}, ...above, title, ...beside);
+  const role = roles.length > 0 ? [element("p", { class: "quiet" }, `Roles: ${roles.join(", ")}`)] : [];
+  return element("header", {}, ...above, title, ...role, ...beside);
 }
 
 /** Buttons that lead to the neighbours of a head. */

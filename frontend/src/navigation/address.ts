@@ -11,12 +11,13 @@ export interface Address {
   readonly colour: string | null; // the quantity of the atlas
   readonly x: string | null; // the quantities of the scatter plot
   readonly y: string | null;
+  readonly role: string | null; // heads with another role are faint or left out
   readonly filters: readonly Range[]; // of the table of heads
 }
 
-export const NOWHERE: Address = { place: "", colour: null, x: null, y: null, filters: [] };
+export const NOWHERE: Address = { place: "", colour: null, x: null, y: null, role: null, filters: [] };
 
-/** `#L3.H7?colour=focus.first&only=focus.first:0.5:` */
+/** `#L3.H7?colour=focus.first&role=induction+head&only=focus.first:0.5:` */
 export function parseAddress(hash: string): Address {
   const text = hash.replace(/^#/, "");
   const cut = text.indexOf("?");
@@ -26,21 +27,22 @@ export function parseAddress(hash: string): Address {
     colour: options.get("colour"),
     x: options.get("x"),
     y: options.get("y"),
+    role: options.get("role"),
     filters: options.getAll("only").map(parseRange).filter((range) => range !== null),
   };
 }
 
-export function formatAddress({ place, colour, x, y, filters }: Address): string {
+export function formatAddress({ place, colour, x, y, role, filters }: Address): string {
   const options = new URLSearchParams();
-  for (const [name, value] of Object.entries({ colour, x, y })) if (value !== null) options.set(name, value);
+  for (const [name, value] of Object.entries({ colour, x, y, role })) if (value !== null) options.set(name, value);
   for (const { key, low, high } of filters) options.append("only", `${key}:${low ?? ""}:${high ?? ""}`);
   const query = options.toString();
   return `#${place}${query ? `?${query}` : ""}`;
 }
 
 /** Whether an address says anything besides a place. */
-export function hasOptions({ colour, x, y, filters }: Address): boolean {
-  return colour !== null || x !== null || y !== null || filters.length > 0;
+export function hasOptions({ colour, x, y, role, filters }: Address): boolean {
+  return colour !== null || x !== null || y !== null || role !== null || filters.length > 0;
 }
 
 function parseRange(text: string): Range | null {

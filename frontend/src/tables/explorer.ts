@@ -5,6 +5,7 @@ import { count, decimals } from "../drawing/numbers";
 import { download } from "../drawing/save";
 import { byLens, mainQuantities, quantityOf } from "../heads/quantities";
 import { quantityMenu } from "../heads/quantity_menu";
+import { roleMenu } from "../heads/role_menu";
 import type { Range } from "../navigation/address";
 import { button, element } from "../navigation/element";
 import type { View } from "../navigation/view";
@@ -46,7 +47,7 @@ class Explorer {
     const table = element("table", { "aria-label": "All heads" });
     this.grid = new DataGrid(table, this.data(), {
       words: () => this.search.value,
-      passes: (head) => passes(atlas, view.current.filters, head),
+      passes: (head) => passes(atlas, view.current, head),
       point: (head) => view.point(head),
     });
     this.grid.isWide = true;
@@ -104,7 +105,7 @@ class Explorer {
 
   private filterPanel(): HTMLElement {
     const add = button("Add a filter", () => this.setFilters([...this.view.current.filters, { key: this.axis("x").key, low: null, high: null }]));
-    return element("div", { class: "filter-panel" }, element("h3", {}, "Only heads with"), this.filterList, element("p", { class: "tools" }, add), element("p", { class: "quiet" }, "Filters hold for the atlas, this picture and the table. Each dot is a head: click it."));
+    return element("div", { class: "filter-panel" }, element("h3", {}, "Only heads with"), element("p", { class: "tools" }, ...roleMenu(this.atlas, this.view)), this.filterList, element("p", { class: "tools" }, add), element("p", { class: "quiet" }, "Filters hold for the atlas, this picture and the table. Each dot is a head: click it."));
   }
 
   private setFilters(filters: readonly Range[]): void {

@@ -58,11 +58,10 @@ export class Scatter {
     brush.font = `11px ${style.getPropertyValue("--hs-sans")}`;
     const [x, y] = this.axes();
     paintAxes(brush, x, y, width, colour("--hs-grid"), colour("--hs-ink"));
-    const { filters } = this.view.current;
     this.atlas.heads.forEach((_, head) => {
       const place = this.place(head, x, y, width);
       if (place === null) return;
-      const isIn = passes(this.atlas, filters, head);
+      const isIn = passes(this.atlas, this.view.current, head);
       brush.globalAlpha = isIn ? 0.75 : 0.15;
       brush.fillStyle = colour(isIn ? "--hs-c0" : "--hs-muted");
       dot(brush, place, 3.6);

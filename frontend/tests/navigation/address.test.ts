@@ -10,7 +10,7 @@ describe("addresses", () => {
   });
   test("what is written is read back", () => {
     const address = {
-      place: "dec.L3.cross.H7", colour: "focus.first", x: "a.b", y: "c:d&e=f",
+      place: "dec.L3.cross.H7", colour: "focus.first", x: "a.b", y: "c:d&e=f", role: "night & day head",
       filters: [{ key: "focus.first", low: 0.5, high: null }, { key: "odd:key", low: null, high: -2e-3 }],
     };
     expect(parseAddress(formatAddress(address))).toEqual(address);

@@ -16,7 +16,6 @@ from headscope.core.numbers import MINUS, count, number
 from headscope.report.head_choice import Extreme, RoleGroup, habits, role_groups, with_unit
 from headscope.report.head_grid import HeadColumn, HeadGrid
 from headscope.report.markup import sentence
-from headscope.report.page_data import number_json
 from headscope.report.section import anchor, answering, figure_anchor
 from headscope.report.table import table_element
 from headscope.report.wide_table import WideColumn, WideTable
@@ -110,8 +109,7 @@ def _role_line(group: RoleGroup, grid: HeadGrid) -> str:
     names = ", ".join(_head_link(column, head, grid) for head in group.heads[:_MOST_HEADS])
     left = len(group.heads) - _MOST_HEADS
     more = f", and {count(left)} more" if left > 0 else ""
-    least = number_json(float(column.values[group.heads[-1]]))
-    address = f"#overview?colour={quote(column.key)}&only={quote(column.key)}:{least}:"
+    address = f"#overview?colour={quote(column.key)}&role={quote(column.quantity.role)}"
     tip = f"{column.quantity.label} ({column.lens})"
     return f'<a class="role" href="{escape(address)}" title="{escape(tip)}">{escape(group.name)}</a>: {names}{more}'
 

@@ -92,7 +92,7 @@ class HeadScores:
         if not sd_a or not sd_m:
             return []
         attended = (self.attended.left[sources] * self.attended.right[queries]).sum(-1)
-        scores = (attended - mean_a) / sd_a + (self.moved.row_maxima()[sources] - mean_m) / sd_m
+        scores = (attended - mean_a) / sd_a + (self.moved.row_maxima[sources] - mean_m) / sd_m
         best = scores.topk(min(top, len(scores)))
         return [
             self._by_id(
