@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from headscope import api
 from headscope.core import About, Finding, ModelSpec, TextSpec
@@ -30,6 +31,19 @@ def test_the_threads_of_a_model(spec, threads):
     with fitting_threads(spec):
         assert torch.get_num_threads() == threads
     assert torch.get_num_threads() == 3
+
+
+def blas_threads():
+    """The threads of every library that numpy and scipy multiply with."""
+    return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+
+
+def test_products_of_numpy_stay_on_one_thread_for_a_narrow_model():
+    with threadpool_limits(2, user_api="blas"):
+        before = blas_threads()
+        with fitting_threads(NARROW):
+            assert blas_threads() == {1}
+        assert blas_threads() == before
 
 
 @WIDTHS

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from threadpoolctl import threadpool_limits
 
 from headscope.attention.bench.timing import one_thread
 from headscope.core import ModelSpec
@@ -17,7 +18,7 @@ WIDE = 1024  # d_model from which on a model keeps the threads of its user
 
 @contextmanager
 def fitting_threads(model: ModelSpec) -> Iterator[int]:
-    """Run torch on one thread if the model is narrow; afterwards on as many as before.
+    """Run torch and numpy on one thread if the model is narrow; afterwards on as many as before.
 
     The numbers of a narrow model then do not depend on how many threads there are: sums are never split among them.
     Yields the number of lenses that may work at the same time: as many as torch had threads, or one at a time where
@@ -27,5 +28,6 @@ def fitting_threads(model: ModelSpec) -> Iterator[int]:
         yield 1
         return
     n_threads = torch.get_num_threads()
-    with one_thread():
+    # Threads of numpy's products spin between these, on the core where a lens could work.
+    with one_thread(), threadpool_limits(1, user_api="blas"):
         yield n_threads
