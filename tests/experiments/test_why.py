@@ -162,7 +162,7 @@ def test_the_previous_token_head_is_named(finding: Finding) -> None:
     assert check["without_another"] > 0.55
     assert finding.headlines[0].full.startswith("Without what L0.H0 wrote in its keys, L1.H3 puts ")
     short, full = finding.headlines[0].short, finding.headlines[0].full
-    assert short.endswith("on the token after the last occurrence.")
+    assert short.endswith("on the token that followed the earlier copy.")
     assert full.startswith(f"{short} These are means over 40 queries; a random other key gets")
     assert re.search(r"On 4 other sequences: [\d.]+ % \(95 % interval .* to .*\) instead of \d+ %", full)
     chain = finding.tables["chain"]

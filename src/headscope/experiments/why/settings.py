@@ -66,8 +66,8 @@ class Params:
     pairs: Pairs = field(
         default=Pairs.AUTO,
         metadata={
-            "help": "which pairs without --query: the token after the last occurrence (repeat), the key with the most "
-            "mass (attended), or whichever suits the head (auto)"
+            "help": "which pairs without --query: the token that followed the earlier copy (repeat), the key with the "
+            "most mass (attended), or whichever suits the head (auto)"
         },
     )
     tokens: int = field(default=128, metadata={"help": "how many tokens of the text are read", "min": 2})

@@ -39,7 +39,7 @@ class TargetPairs:
         """What the keys are, for a sentence."""
         return {
             "named": f"key {int(self.keys[0])}",
-            "repeat": "the token after the last occurrence",
+            "repeat": "the token that followed the earlier copy",
             "attended": "the key that it attends to most",
         }[self.kind]
 
@@ -96,7 +96,8 @@ def target_pairs(
             return pairs
     elif params.pairs is Pairs.REPEAT or needs_repeat:
         raise UsageError(
-            f"no token of the text comes twice, and {terms.label} is asked about the token after the last occurrence",
+            f"no token of the text comes twice, and {terms.label} is asked about the token that followed the earlier "
+            "copy",
             hint="give a text in which a token comes twice, or name a head and --pairs attended, or --query and --key",
         )
     return _pairs("attended", terms, *_attended(terms))
