@@ -10,7 +10,7 @@ from headscope.report.head_grid import HeadColumn, HeadGrid
 
 MOST_CARDS = 8
 _FEW_CARDS = 4  # fewer named ones are filled up
-_MOST_HABITS = 4
+_MOST_HABITS = 5
 
 
 @dataclass(frozen=True)
