@@ -18,7 +18,7 @@ SLIDES = (
              "B-2 B-3"),
             ("6", "Text as a matrix", "Layers add to the residual stream", "B-4", "lens gaussian MODEL"),
             ("8", "Main ideas", "Heads as independent products from both sides", "B-5 B-6 B-7 B-8 B-9",
-             "lens spectra MODEL"),
+             "lens spectra MODEL", "lens circuits MODEL", "lens composition MODEL"),
             ("16", "in-context learning 2", "Linear attention and associativity", "B-16 B-17 B-18",
              "mechanisms linear"),
             ("17", "in-context learning 3", "Attention as regularised least squares", "B-19 B-20 B-21 B-22",
@@ -30,7 +30,8 @@ SLIDES = (
         "statement",
         "slide",
         (
-            ("10", "more on induction heads", "Two layers that continue a repeated pattern", "B-10"),
+            ("10", "more on induction heads", "Two layers that continue a repeated pattern", "B-10", "lens roles MODEL",
+             "why MODEL"),
             ("11", "more on low-rank motifs", "Fine-tuning with matrices of low rank", "B-11 B-12"),
             ("12", "interplay of Transformers and autoencoders 1", "Features as combinations of neurons", "B-13"),
             ("14", "grokking and phase transitions", "Grokking is solved", "B-27"),
