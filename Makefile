@@ -72,7 +72,7 @@ quick: lint type
 
 # Two workers with a thread each; the tests of a file stay together, since they share what is slow to make.
 test: lint type
-	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest --numprocesses 2 --dist loadfile
 
 fuzz: setup
 	HEADSCOPE_FUZZ=$(FUZZ) $(BIN)/pytest tests/hostile/test_fuzz.py
