@@ -427,6 +427,12 @@ def test_what_a_model_does_not_have_is_a_usage_error_before_any_work():
     assert (model.forwards, weighed) == ([], [])
 
 
+@pytest.mark.parametrize("name", ["circuits", "composition"])
+def test_a_head_that_a_model_does_not_have_is_a_usage_error_of_lenses_of_weights_too(name):
+    with pytest.raises(UsageError, match="'L99' matches no head of this model"):
+        measure("tiny", lenses=[name], params={name: {"at": "L99"}})
+
+
 def test_an_unknown_variant_fails_the_lens_that_asks_for_it():
     strange = make_lens("strange", Needs(statistics=Request(), variants=("upside down",)))
     run = measure(FakeModel(), text=TEXT, lenses=[strange, STREAMING])

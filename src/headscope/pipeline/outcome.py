@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from headscope.core import Finding, WeightSource
-from headscope.errors import CaptureError, HeadscopeError, LensError, WeightsRefused
+from headscope.errors import CaptureError, HeadscopeError, LensError, UsageError, WeightsRefused
 from headscope.lenses.lens import Measurement, NotApplicable, TextLens
 from headscope.pipeline.fold import Fold, caught, seeded
 from headscope.pipeline.questions import Question
@@ -13,12 +13,19 @@ from headscope.pipeline.subject import Subject
 
 
 def answer(fold: Fold, subject: Subject) -> Finding:
-    """The lens's answer with headlines, parameters and the warning about weights."""
+    """The lens's answer with headlines, parameters and the warning about weights.
+
+    Raises:
+        UsageError: A lens of weights was asked for what this model does not have, such as a layer. A lens of text
+            refuses that before the text is read (`Fold.started`).
+    """
     question, finding = fold.plan.question, None
     with caught(fold), seeded(fold.seed):
         if fold.error is None:
             measurement = measurement_of(question, fold.state, subject.weights if fold.plan.needs.weights else None)
             finding = finding_of(question, measurement)
+    if isinstance(fold.error, UsageError) and not isinstance(question.lens, TextLens):
+        raise fold.error
     if finding is None:
         finding = _without_answer(question, fold.error)
     warning = subject.spec.weight_warning

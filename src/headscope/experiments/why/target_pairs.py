@@ -59,7 +59,7 @@ class TargetPairs:
     def null_contrasts(
         self, values: Float[Tensor, "*batch queries keys"], draws: int, generator: torch.Generator
     ) -> Float[Tensor, "draws *batch"]:
-        """The mean contrast over the queries with a random earlier key in the place of each key, for every draw."""
+        """The mean contrast over the queries where random earlier keys replace the keys, per draw."""
         every = self.other_keys.clone()
         every[torch.arange(len(self.keys)), self.keys] = True
         total, count = (values * every).sum(-1), every.sum(-1)

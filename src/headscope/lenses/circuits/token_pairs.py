@@ -129,7 +129,7 @@ def lists_of_head(attended: PairScores | None, moved: PairScores, top: int) -> d
 
 
 def turned_heads(w: HeadWeights, head: int) -> Iterator[HeadWeights]:
-    """Yield the head with random directions for those that it writes to and its keys read."""
+    """Yield the head with random directions in its output and in its keys."""
     kv = w.kv_of_head(head)
     d, widths = w.w_o.shape[2], (w.w_o.shape[1], w.w_k.shape[2])
     for written, read in zip(*(directions(TURNS, d, width) for width in widths), strict=True):
