@@ -3,7 +3,7 @@
     python -m benchmarks.session [--model smollm2] [--tokens 2048] [--repeats 3] [--transformer-lens PYTHON]
     python -m benchmarks.session --heads [--model smollm2] [--repeats 3] [--transformer-lens PYTHON]
     python -m benchmarks.session --ablations [--model smollm2] [--tokens 128]
-    python -m benchmarks.session --nothing [--model smollm2] [--tokens 512]
+    python -m benchmarks.session --nothing [--model smollm2] [--tokens 512] [--sessions 40]
 
 Streaming statistics, a session that captures nothing, one that captures every place, stored maps and TransformerLens.
 Each way of running the model has its own process, so that its peak memory is its own; the ways take turns, and the
@@ -194,16 +194,20 @@ def main() -> None:
     parser.add_argument("--transformer-lens", default=None, metavar="PYTHON")
     parser.add_argument("--ablations", action="store_true", help="ablate every head in turn")
     parser.add_argument("--nothing", action="store_true", help="sessions that capture nothing")
+    parser.add_argument("--sessions", type=int, default=40, help="how many sessions --nothing opens; an even number")
     parser.add_argument("--heads", action="store_true", help="scores of all heads on repeated tokens")
     parser.add_argument("--way", choices=(*WAYS, SCORED), default=None, help=argparse.SUPPRESS)
     parser.add_argument("--tokens-file", default=None, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.sessions % 2:
+        parser.error(f"--sessions is {arguments.sessions}; it must be even: two stand between two plain forwards")
     if arguments.way is not None:
         print(json.dumps(measure_here(arguments.way, arguments.model, arguments.tokens_file, arguments.threads)))
         return
     if arguments.ablations or arguments.nothing:
         with_fixed_allocator()
-        rounds(arguments.model, arguments.tokens, arguments.threads, ablations if arguments.ablations else nothing)
+        changes = ablations if arguments.ablations else partial(nothing, count=arguments.sessions)
+        rounds(arguments.model, arguments.tokens, arguments.threads, changes)
         return
     with tempfile.TemporaryDirectory() as scratch:
         folder = save_plain(arguments.model, Path(scratch) / "model")
@@ -295,9 +299,9 @@ def ablations(model: Any) -> list[Callable[[Any], object]]:
     return [lambda session, label=label: session.ablate(label) for label in labels]
 
 
-def nothing(model: Any) -> list[Callable[[Any], object]]:
+def nothing(model: Any, count: int) -> list[Callable[[Any], object]]:
     """Sessions that neither capture nor change anything."""
-    return [lambda session: None] * 40
+    return [lambda session: None] * count
 
 
 def save_plain(model: str, folder: Path) -> str:

@@ -273,3 +273,8 @@ def test_no_head_of_a_random_model_has_a_role(family):
     assert finding.tables["roles"]["role"].null_count() == finding.tables["roles"].height > 0
     assert finding.tables["heads"]["kind"].unique().to_list() == ["self"]
     assert ("Cross-attention is left out" in finding.method) == (family.name == "t5")
+
+
+def test_ids_that_the_model_does_not_embed_are_refused(tiny):
+    with pytest.raises(UsageError, match=r"begins at 5000; tiny embeds tokens with ids from 0 to 1535"):
+        measure(tiny, lenses=["roles"], params={"roles": {"ids": "5000-6000"}})

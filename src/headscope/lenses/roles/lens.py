@@ -74,6 +74,7 @@ class Roles(TextLens[Params, State]):
 
     def start(self, params: Params, model: ModelSpec, sites: tuple[Site, ...], text: TextSize) -> State:
         """No window yet."""
+        params.check_vocabulary(model.name, model.vocabulary)
         return State(params, sites)
 
     def update(self, state: State, batch: Batch) -> State:

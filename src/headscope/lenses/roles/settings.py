@@ -30,6 +30,15 @@ class Params:
             )
         return int(ends[0]), int(ends[1])
 
+    def check_vocabulary(self, model_name: str, size: int) -> None:
+        """Refuse a range of ids that lies beyond those that the model embeds."""
+        ids = self.id_range()
+        if ids is not None and ids[0] >= size:
+            raise UsageError(
+                f"ids={self.ids!r} begins at {ids[0]}; {model_name} embeds tokens with ids from 0 to {size - 1}",
+                hint=f"write for example 0-{size - 1}",
+            )
+
     def check(self) -> None:
         """Refuse sizes that cannot be measured."""
         self.id_range()

@@ -257,7 +257,7 @@ def _gaussian_draws(windows: _Windows, z: Array, half: int) -> tuple[Places, Arr
     places = [i for i in windows.positions if i - t >= skip]
     pairs = np.array([np.concatenate((y[i] - mean[i], y[i - t] - mean[i - t])) for y in entering for i in places])
     n_draws = max(DRAWS * len(places), len(pairs))
-    generator = torch.Generator().manual_seed(2 * windows.site.layer + half)
+    generator = torch.Generator().manual_seed(half)
     noise = torch.randn(n_draws, len(pairs), generator=generator, dtype=torch.float64).numpy()
     columns, upper = np.linalg.qr(noise)
     columns = columns * np.sign(np.diag(upper))

@@ -185,7 +185,7 @@ def _site_rows(
 ) -> tuple[list[Row], list[Row], list[str]]:
     """The rows of each head and of each stage of the layer, and what is missing."""
     site = stacked.site
-    stages = Stages(stacked, weights, params.distance, seed=2 * site.layer)
+    stages = Stages(stacked, weights, params.distance)
     estimated = partial(estimates, odd=stacked.odd, components=params.components, distance=params.distance)
     by_head = mapped(estimated, stages.heads())
     heads = [{**place(site, head), **row} for head, by_quantity in enumerate(by_head) for row in rows_of(by_quantity)]

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import sqrt
 
 import torch
@@ -26,7 +27,6 @@ class Stages:
     stacked: Stacked
     source: WeightSource | None
     distance: int
-    seed: int
     omissions: list[str] = field(default_factory=list)
 
     def heads(self) -> Iterator[StageVectors]:
@@ -160,11 +160,7 @@ class Stages:
         n, positions, width = stream_and_heads.shape
         pairs = torch.cat((centred[:, t:], centred[:, : positions - t]), -1).reshape(-1, 2 * width)
         n_draws = max(DRAWS * (positions - t), len(pairs))
-        generator = torch.Generator().manual_seed(self.seed + half)
-        noise = torch.randn(n_draws, len(pairs), generator=generator, dtype=torch.float64)
-        q, r = torch.linalg.qr(noise)
-        columns = q * torch.sign(torch.diagonal(r))
-        gap = columns @ pairs * sqrt(n_draws / ((n - 1) * (positions - t)))
+        gap = _orthonormal_columns(n_draws, len(pairs), half) @ pairs * sqrt(n_draws / ((n - 1) * (positions - t)))
         at = t + torch.arange(n_draws) % (positions - t)
         centre = torch.cat((mean[at], mean[at - t]), -1)
         drawn_pairs = torch.cat((centre + gap, centre - gap)).reshape(-1, 2, width)
@@ -174,3 +170,11 @@ class Stages:
             drawn_pairs[..., :d],
             drawn_pairs[..., d:].reshape(len(drawn_pairs), 2, heads, -1).movedim(2, 1),
         )
+
+
+@lru_cache(maxsize=2)
+def _orthonormal_columns(n_draws: int, n_pairs: int, seed: int) -> Float[Tensor, "draws pairs"]:
+    """Random orthonormal columns; all layers share those of a half, whose decomposition would take half of the time."""
+    noise = torch.randn(n_draws, n_pairs, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    q, r = torch.linalg.qr(noise)
+    return q * torch.sign(torch.diagonal(r))
