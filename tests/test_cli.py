@@ -296,13 +296,20 @@ def test_report_on_tiny_end_to_end(tmp_path):
     assert (tmp_path / "here" / "manifest.json").is_file()
 
 
-# A lens that is never done with the text: the signal comes while it is at work, however busy the machine is.
+# A lens that is never done with the text: the signal comes while it is at work, however busy the machine is. Where it
+# works on a thread of its own, the signal comes when the main thread has begun to wait for it.
 ENDLESS = """
-import sys
+import sys, threading
 from headscope.cli import main
 from headscope.lenses.focus.lens import Focus
 
+def main_thread_waits():
+    frame = sys._current_frames()[threading.main_thread().ident]
+    return frame.f_code.co_name == "wait"
+
 def update(*_):
+    while threading.current_thread() is not threading.main_thread() and not main_thread_waits():
+        pass
     print("at work", file=sys.stderr, flush=True)
     while True:
         pass

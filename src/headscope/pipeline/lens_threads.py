@@ -16,7 +16,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from headscope.lenses.lens import Batch
-from headscope.lenses.shared.head_threads import Helpers, helped, without_gradients
+from headscope.lenses.shared.head_threads import Helpers, helped, result_of, without_gradients
 from headscope.pipeline.fold import Fold
 
 T = TypeVar("T")
@@ -116,7 +116,7 @@ class Task(Generic[T]):
 
     def result(self) -> T:
         """The result, once there is one."""
-        return self._future.result()
+        return result_of(self._future)
 
 
 def _result(task: Task[T], tasks: Sequence[Task[T]]) -> T:

@@ -7,12 +7,14 @@ either way.
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import torch
+
+WAKE = 0.2  # seconds after which a thread that waits looks whether Ctrl-C was pressed
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -58,8 +60,19 @@ def mapped(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result
     for future in futures:
         # A helper that was busy elsewhere all the time has nothing left to do.
         if not future.cancel():
-            future.result()
+            result_of(future)
     return [queue.results[number] for number in range(len(queue.results))]
+
+
+def result_of(future: Future[Result]) -> Result:
+    """The result of work on another thread; Ctrl-C ends the wait.
+
+    A thread that waits for a lock without end may not notice a signal: polars installs a handler for Ctrl-C after which
+    the system goes on with the wait instead of waking Python.
+    """
+    while not wait([future], timeout=WAKE).done:
+        pass
+    return future.result()
 
 
 class _Queue(Generic[Item, Result]):
