@@ -177,4 +177,5 @@ def _orthonormal_columns(n_draws: int, n_pairs: int, seed: int) -> Float[Tensor,
     """Random orthonormal columns; all layers share those of a half, whose decomposition would take half of the time."""
     noise = torch.randn(n_draws, n_pairs, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     q, r = torch.linalg.qr(noise)
-    return q * torch.sign(torch.diagonal(r))
+    columns: Tensor = q * torch.sign(torch.diagonal(r))
+    return columns
