@@ -14,9 +14,9 @@ environment that has it.
 `--heads` scores all heads as previous-token, duplicate-token and induction heads on 24 windows of random tokens that
 come twice: by the capture `repeats:40` of a session, by stored maps of TransformerLens, and by its head detector, which
 reads one window after the other.
-`--ablations` ablates every head in turn, `--nothing` opens sessions that capture nothing; two of them stand between two
-plain forwards. For both the allocator of the C library never gives memory back: otherwise the ratio is that of page
-faults, which differ from process to process.
+`--ablations` ablates every head in turn, `--nothing` opens sessions that capture nothing; each round has two of them
+and two plain forwards, in random order. For both the allocator of the C library never gives memory back: otherwise the
+ratio is that of page faults, which differ from process to process.
 """
 
 import argparse
@@ -200,7 +200,7 @@ def main() -> None:
     parser.add_argument("--tokens-file", default=None, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.sessions % 2:
-        parser.error(f"--sessions is {arguments.sessions}; it must be even: two stand between two plain forwards")
+        parser.error(f"--sessions is {arguments.sessions}; it must be even: a round has two of them")
     if arguments.way is not None:
         print(json.dumps(measure_here(arguments.way, arguments.model, arguments.tokens_file, arguments.threads)))
         return
@@ -255,7 +255,12 @@ def with_fixed_allocator() -> None:
 
 
 def rounds(name: str, n: int, threads: int, changes: Callable[[Any], list[Callable[[Any], object]]]) -> None:
-    """Run sessions two by two between two plain forwards, so that a machine that slows down favours neither."""
+    """Run two sessions and two plain forwards in each round, in random order.
+
+    A machine that slows down, and what a forward leaves in the caches for the next, then favours neither. The ratio of
+    the two plain forwards shows what the measurement cannot tell apart.
+    """
+    import random
     import time
 
     import torch
@@ -283,13 +288,23 @@ def rounds(name: str, n: int, threads: int, changes: Callable[[Any], list[Callab
 
     sessions = changes(model)
     seconds(plain), changed(sessions[0])  # warm up
+    order = random.Random(0)
     plain_seconds, session_seconds = [], []
-    for first, second in zip(sessions[::2], sessions[1::2], strict=True):
-        before = seconds(plain)
-        session_seconds.append(seconds(partial(changed, first)) + seconds(partial(changed, second)))
-        plain_seconds.append(before + seconds(plain))
-    ratio = clustered_mean(torch.tensor(session_seconds).double(), torch.tensor(plain_seconds).double())
+    for pair in zip(sessions[::2], sessions[1::2], strict=True):
+        forwards = [(plain_seconds, plain)] * 2 + [(session_seconds, partial(changed, change)) for change in pair]
+        order.shuffle(forwards)
+        for timed, run in forwards:
+            timed.append(seconds(run))
+    plain_pairs, session_pairs = (
+        torch.tensor(times).double().reshape(-1, 2) for times in (plain_seconds, session_seconds)
+    )
     setting = f"{name}, n = {n}, {threads} thread(s), {len(sessions)} sessions and as many plain forwards"
+    print_ratio(setting, clustered_mean(session_pairs.sum(1), plain_pairs.sum(1)))
+    print_ratio("a plain forward against the other of its round", clustered_mean(plain_pairs[:, 1], plain_pairs[:, 0]))
+
+
+def print_ratio(setting: str, ratio: Any) -> None:
+    """A ratio of times with its interval over rounds."""
     print(f"{setting}: {ratio.mean:.4f} × (95 % interval over rounds {ratio.low:.4f} to {ratio.high:.4f})")
 
 
