@@ -17,7 +17,9 @@ __version__ = "0.1.0"
 # Where each public name lives; `import headscope` itself loads none of these modules.
 _HOMES = {
     "HeadscopeError": "headscope.errors",
+    "Plan": "headscope.api",
     "Selection": "headscope.core",
+    "apply": "headscope.api",
     "attention": "headscope.attention",
     "compare": "headscope.api",
     "head": "headscope.api",

@@ -26,6 +26,8 @@ from headscope.lenses import lens_members, lens_named, lenses
 from headscope.model.devices import device_named as check_device
 from headscope.model.look import SECONDS_OF_DRAWING, look
 from headscope.model.model import open_model
+from headscope.model.plans.applied_plan import apply
+from headscope.model.plans.plan import Plan
 from headscope.model.sources.hub_survey import check_outcomes, survey
 from headscope.model.sources.names import sources as models
 from headscope.model.verify import verify
@@ -55,10 +57,12 @@ __all__ = [
     "Display",
     "Item",
     "Passage",
+    "Plan",
     "Progress",
     "Step",
     "Text",
     "Way",
+    "apply",
     "bench_attention",
     "check_device",
     "check_outcomes",

@@ -12,8 +12,10 @@ import headscope
 
 PUBLIC = {
     "HeadscopeError",
+    "Plan",
     "Selection",
     "__version__",
+    "apply",
     "attention",
     "compare",
     "fewshot",

@@ -4,7 +4,7 @@ This is their form on the command line. Reading it loads no torch; `spelled` doe
 """
 
 import ast
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING
 
 from headscope.attention.mechanism_summary import stored_summaries
@@ -42,6 +42,30 @@ def spelled(text: str) -> "Mechanism":
             f"{text!r}: {str(error).replace(f'{cls.__name__}.__init__()', cls.name)}",
             hint=f"headscope mechanisms {cls.name} tells its parameters",
         ) from None
+
+
+def spelling_of(mechanism: "Mechanism") -> str:
+    """The text that `spelled` reads as this mechanism: its name, and the parameters that differ from their defaults.
+
+    Properties:
+        - `spelled` reads it as an equal mechanism  (tested: test_spelling_and_back)
+
+    Raises:
+        UsageError: A parameter is no literal, such as a tensor.
+    """
+    parameters = []
+    for field in fields(mechanism):  # type: ignore[arg-type]  # every mechanism is a dataclass
+        value = getattr(mechanism, field.name)
+        if field.default is MISSING or value != field.default:
+            parameters.append(f"{field.name}={value!r}")
+    text = f"{mechanism.name}({', '.join(parameters)})" if parameters else mechanism.name
+    try:
+        is_read_back = spelled(text) == mechanism
+    except UsageError:
+        is_read_back = False
+    if not is_read_back:
+        raise UsageError(f"{mechanism!r} cannot be written as text: a parameter is no number, word or tuple of these")
+    return text
 
 
 def check_spelling(text: str) -> None:

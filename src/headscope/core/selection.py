@@ -11,7 +11,7 @@ all           everything
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -134,6 +134,37 @@ class Selection:
 
     def _is_label(self, site: Site) -> bool:
         return self.text in (site.label, *(site.head_label(head) for head in range(site.n_heads)))
+
+
+def selection_text(heads_by_site: Mapping[Site, Iterable[int]]) -> str:
+    """The shortest union of terms that selects these heads and no others: `L0-3,L5.H0-2,L5.H7`.
+
+    Properties:
+        - parsed, it selects the same heads  (tested: test_selection_text_and_back)
+    """
+    layers_by_heads: dict[tuple[Stack, Kind, str], list[int]] = {}
+    for site in sorted(heads_by_site, key=lambda site: (site.stack, site.kind, site.layer)):
+        heads = sorted(set(heads_by_site[site]))
+        ranges = [""] if len(heads) == site.n_heads else [f".H{text}" for text in _ranges(heads)]
+        for text in ranges:
+            layers_by_heads.setdefault((site.stack, site.kind, text), []).append(site.layer)
+    terms = []
+    for (stack, kind, heads_text), layers in layers_by_heads.items():
+        where = "" if stack == "only" else f"{stack}."
+        which = "" if stack == "only" else f".{kind}"
+        terms += [(stack, kind, layers[0], f"{where}L{text}{which}{heads_text}") for text in _ranges(layers)]
+    return ",".join(text for *_, text in sorted(terms))
+
+
+def _ranges(numbers: Iterable[int]) -> list[str]:
+    """Increasing numbers as closed ranges: 0-3, 5, 8-9."""
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return [str(first) if first == last else f"{first}-{last}" for first, last in ranges]
 
 
 def _parse_term(part: str, selection: str) -> Term:

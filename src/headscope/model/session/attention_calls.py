@@ -259,9 +259,11 @@ class AttentionCalls:
         groups = self._groups(site, tuple(range(site.n_heads)))
         if len(groups) == 1:
             return self._mixed(site, next(iter(groups)), call)
-        out = call.q.new_empty(*call.q.shape[:3], call.v.shape[3])
+        batch, n_heads, queries, _ = call.q.shape
+        # Token after token, as transformers reads it: another order would be copied once more.
+        out = call.q.new_empty(batch, queries, n_heads, call.v.shape[3]).transpose(1, 2)
         for mechanism, heads in groups.items():
-            out[:, list(heads)] = self._mixed(site, mechanism, call.heads(heads))
+            out[:, list(heads)] = self._mixed(site, mechanism, _of_heads(call, heads))
         return out
 
     def _mixed(self, site: Site, mechanism: Mechanism | None, call: Call) -> Tensor:
@@ -312,6 +314,14 @@ class AttentionCalls:
                     else:
                         capture.keep(quantity, site, tensor, window)
         return out
+
+
+def _of_heads(call: Call, heads: Heads) -> Call:
+    """The part of a call for some heads: a view where they are whole groups side by side, otherwise a copy."""
+    groups, first, last = call.groups, heads[0], heads[-1] + 1
+    if heads == tuple(range(first, last)) and first % groups == 0 and last % groups == 0:
+        return call.part(slice(None), slice(first // groups, last // groups))
+    return call.heads(heads)
 
 
 def _mixed_by(weights: Tensor, call: Call) -> Tensor:

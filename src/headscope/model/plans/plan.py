@@ -1,0 +1,162 @@
+"""Plan: which heads of a model attend through which mechanism, as a small file that people can read.
+
+    {
+      "headscope plan": 1,
+      "model": {"name": "smollm2", "architecture": "LlamaForCausalLM", "weights": "3f1c…"},
+      "replace": {"band_sparse(left=256, right=0, columns=(0,))": "L0-3,L5.H0-2"},
+      "made": {"by": "search", "budget": 0.01, "text": "moby-dick:search"}
+    }
+
+`replace` holds, for each mechanism in its own spelling, the heads that attend through it; the others attend as the
+model does. `made` says how the plan came about. A plan is data: reading one runs nothing and loads no torch.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headscope.attention.mechanism_spelling import check_spelling
+from headscope.core.selection import Selection
+from headscope.core.site import Site
+from headscope.errors import UsageError
+from headscope.files import Destination, write_file
+
+if TYPE_CHECKING:
+    from headscope.model.model import Model
+
+VERSION = 1
+KEY = "headscope plan"
+_LARGEST = 2**20  # bytes: a plan of a model with ten thousand heads takes a hundredth of it
+_WRITING = Destination(
+    "cannot write the plan {path}: {reason}", "name another file", refusal="cannot write the plan {path}: {reason}"
+)
+Heads = dict[Site, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The heads of each mechanism, and the model that they belong to.
+
+    Properties:
+        - what is written is read back  (tested: test_a_plan_is_read_back)
+        - a damaged plan is refused with the place  (tested: test_damaged_plans)
+    """
+
+    replace: Mapping[str, str]
+    model: Mapping[str, str] = field(default_factory=dict)
+    made: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def for_model(cls, model: "Model", replace: Mapping[str, str], made: Mapping[str, Any] | None = None) -> "Plan":
+        """A plan for an open model.
+
+        Raises:
+            UsageError: A mechanism or a selection makes no sense for this model.
+        """
+        from headscope.model.plans.weight_digest import weight_digest
+
+        spec = model.spec
+        identity = {"name": spec.name, "architecture": spec.architecture, "weights": weight_digest(model.hf)}
+        plan = cls(dict(replace), identity, dict(made or {}))
+        plan.heads(model.sites)
+        return plan
+
+    @classmethod
+    def read(cls, file: str | Path) -> "Plan":
+        """The plan in a file.
+
+        Raises:
+            UsageError: The file is no plan that this version can read.
+        """
+        path = Path(file)
+        try:
+            if path.stat().st_size > _LARGEST:
+                raise UsageError(f"{path} is no plan: it is larger than {_LARGEST} bytes")
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise UsageError(f"there is no plan {path}", hint="`headscope swap MODEL --save FILE` writes one") from None
+        except OSError as error:
+            raise UsageError(f"the plan {path} cannot be read: {error.strerror}") from None
+        except (ValueError, RecursionError):
+            raise UsageError(f"{path} is no plan: it is no JSON in UTF-8") from None
+        return cls.of(content, str(path))
+
+    @classmethod
+    def of(cls, content: object, where: str = "the plan") -> "Plan":
+        """The plan that the content of a file means."""
+        if not isinstance(content, dict) or KEY not in content:
+            raise UsageError(f"{where} is no plan: {KEY!r} is missing")
+        if content[KEY] != VERSION:
+            raise UsageError(
+                f"{where} has version {content[KEY]!r}, expected {VERSION}", hint="a newer headscope may read it"
+            )
+        unknown = content.keys() - {KEY, "model", "replace", "made"}
+        if unknown:
+            raise UsageError(f"{where} has an unknown entry {min(unknown)!r}")
+        replace, model = (_words(content.get(name), f"{where}: {name}") for name in ("replace", "model"))
+        made = content.get("made", {})
+        if not isinstance(made, dict):
+            raise UsageError(f"{where}: made must be an object, got {made!r}")
+        for mechanism, heads in replace.items():
+            check_spelling(mechanism)
+            Selection.parse(heads)
+        return cls(replace, model, made)
+
+    def write(self, file: str | Path) -> None:
+        """Write the plan into a file, in one step."""
+        write_file(Path(file), self.text().encode(), _WRITING)
+
+    def text(self) -> str:
+        """The plan as JSON."""
+        content = {KEY: VERSION, "model": dict(self.model), "replace": dict(self.replace), "made": dict(self.made)}
+        return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+    def heads(self, sites: tuple[Site, ...]) -> dict[str, Heads]:
+        """The heads of each mechanism among the sites of a model.
+
+        Raises:
+            UsageError: A selection matches no head, or two mechanisms claim the same one.
+        """
+        heads_by_mechanism: dict[str, Heads] = {}
+        owner: dict[tuple[Site, int], str] = {}
+        for mechanism, selection in self.replace.items():
+            check_spelling(mechanism)
+            heads_by_mechanism[mechanism] = Selection.parse(selection).resolve(sites)
+            for site, heads in heads_by_mechanism[mechanism].items():
+                for head in heads:
+                    other = owner.setdefault((site, head), mechanism)
+                    if other != mechanism:
+                        raise UsageError(
+                            f"{site.head_label(head)} is replaced twice: by {other} and by {mechanism}",
+                            hint="name each head in one rule",
+                        )
+        return heads_by_mechanism
+
+    def check_model(self, model: "Model") -> None:
+        """Refuse a model that the plan was not made for.
+
+        Raises:
+            UsageError: Its weights are others.
+        """
+        from headscope.model.plans.weight_digest import weight_digest
+
+        if not self.model.get("weights"):
+            return  # written by hand, for no particular weights
+        digest = weight_digest(model.hf)
+        if digest != self.model["weights"]:
+            made_for = f"{self.model.get('name', 'another model')} ({self.model.get('architecture', 'unknown')})"
+            raise UsageError(
+                f"this plan was made for {made_for} with weights {self.model['weights']}; {model.spec.name} "
+                f"({model.spec.architecture}) has weights {digest}",
+                hint='make a plan for this model, or take "weights" out of the file to use it anyway',
+            )
+
+
+def _words(value: object, where: str) -> dict[str, str]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or not all(isinstance(entry, str) for entry in value.values()):
+        raise UsageError(f"{where} must be an object of texts, got {str(value)[:60]!r}")
+    return value
