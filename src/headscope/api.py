@@ -1,7 +1,7 @@
 """The public face: open a model, measure it, report on it. `headscope` re-exports these names."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -294,7 +294,7 @@ def run_experiment(
         listener.step(f"opening {model}", 0, 1)
     opened = open(model, hub=hub, device=device, seed=settings.seed, progress=listener.step)
     announce(listener, experiment.stages(opened, settings))
-    with fitting_threads(opened.spec):
+    with nullcontext() if experiment.keeps_threads else fitting_threads(opened.spec):
         finding, spec = experiment.run(opened, settings, listener.step)
     run = Run(opened.spec, opened.sites, {finding.lens: finding}, spec, versions(), settings.seed)
     if out is not None:

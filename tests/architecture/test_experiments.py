@@ -30,7 +30,13 @@ def test_every_experiment_has_its_role_files(name: str, role: str) -> None:
 def test_nothing_about_an_experiment_lies_elsewhere() -> None:
     folders = {path.name for path in ROOT.iterdir() if path.is_dir() and path.name != "__pycache__"}
     assert folders == set(EXPERIMENTS), f"folders without an experiment.py: {sorted(folders - set(EXPERIMENTS))}"
-    assert {path.name for path in ROOT.glob("*.py")} == {"__init__.py", "command.py", "experiment.py", "function.py"}
+    assert {path.name for path in ROOT.glob("*.py")} == {
+        "__init__.py",
+        "command.py",
+        "experiment.py",
+        "function.py",
+        "text_sample.py",
+    }
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

@@ -58,11 +58,16 @@ class Display:
 
 
 class Experiment(ABC, Generic[P]):
-    """A thing to do with a model. `command` is the path of its command, e.g. ("study", "fewshot")."""
+    """A thing to do with a model. `command` is the path of its command, e.g. ("study", "fewshot").
+
+    `keeps_threads`: it runs on as many threads as torch has, because it times the model as its users run it; other
+    experiments run narrow models on one thread (`pipeline.threads`).
+    """
 
     name: str
     command: tuple[str, ...]
     params: type[P]
+    keeps_threads: bool = False
 
     @cached_property
     def about(self) -> About:

@@ -1,23 +1,18 @@
 """What every state of the model is run on: the same windows, short windows for maps, sentences, prompts."""
 
 import re
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Int
-from torch import Tensor
 
 from headscope.core import Site, TextSpec
-from headscope.corpora import Text, Windows
-from headscope.corpora.windows import room_for, windows_in
+from headscope.corpora import Text
 from headscope.errors import UsageError
 from headscope.experiments.intervene.writing import PROMPTS
+from headscope.experiments.text_sample import Tokens, spread, windows_of
 from headscope.model.language import predicts_next_token, prompt_tokens
 from headscope.model.model import Model
-from headscope.model.token_ids import check_token_ids
-from headscope.model.token_pieces import SAMPLE, surroundings_of, token_pieces
 
 MAPPED = 128  # tokens of the windows whose maps are kept to be compared
 MAP_BYTES = 128 * 2**20  # what the kept maps may take
@@ -25,8 +20,6 @@ SHOWN = 24  # tokens of the maps that are drawn
 SENTENCES = 64
 _SENTENCE_END = re.compile(r"(?<=[.!?])[\"”']?\s+")
 _FEWEST = 4  # tokens that make a sentence
-
-Tokens = Int[Tensor, " _"]
 
 
 @dataclass(frozen=True)
@@ -52,15 +45,15 @@ def gather(
         raise UsageError(f"needed: window ≥ 2, windows ≥ 1, new tokens ≥ 1; got {window}, {windows}, {new_tokens}")
     encoded_prompts = _prompts(model, prompts, new_tokens)
     limit = min(window, model.spec.context or window)
-    every = _cut(model, text, limit)
-    spread_windows = _spread(every, windows)
+    every = windows_of(model, text, limit)
+    spread_windows = spread(every, windows)
     if max(map(len, spread_windows)) < 2:
         raise UsageError("the text has a single token, so that there is nothing to attend to", hint="give more text")
-    maps = _spread(_cut(model, text, min(MAPPED, limit)), _map_count(model.sites, min(MAPPED, limit)))
+    maps = spread(windows_of(model, text, min(MAPPED, limit)), _map_count(model.sites, min(MAPPED, limit)))
     return Material(
         windows=spread_windows,
         mapped=maps,
-        drawn_window=_spread(_cut(model, text, min(SHOWN, limit)), 1)[0],
+        drawn_window=spread(windows_of(model, text, min(SHOWN, limit)), 1)[0],
         sentences=() if predicts_next_token(model) else _sentences(model, text),
         prompts=encoded_prompts,
         text=TextSpec(
@@ -79,27 +72,6 @@ def _prompts(model: Model, prompts: Sequence[str] | None, new_tokens: int) -> tu
     if prompts is None:
         prompts = PROMPTS if model.hf.can_generate() else ()
     return tuple((prompt, prompt_tokens(model, prompt, max_new_tokens=new_tokens, chat=True)) for prompt in prompts)
-
-
-def _cut(model: Model, text: Text, length: int) -> Windows:
-    """The windows of a text, which is tokenised piece by piece: a token takes four bytes while they are gathered."""
-    sample = next((part for parts in text.streams() for part in parts), "")[:SAMPLE]
-    surroundings = surroundings_of(model.tokenizer, sample)
-    body = array("i")
-    for parts in text.streams():
-        for piece in token_pieces(model.tokenizer, parts, surroundings):
-            body.extend(piece)
-    check_token_ids(torch.tensor([max(body, default=0)]), model.spec)
-    return windows_in(body, surroundings.head, surroundings.tail, room_for(length, surroundings.count))
-
-
-def _spread(windows: Windows, count: int) -> tuple[Tokens, ...]:
-    """`count` full windows, evenly spread; the shorter window where no full one exists."""
-    n = windows.full.shape[0]
-    if n == 0:
-        return () if windows.last is None else (windows.last[0],)
-    picked = sorted({round(i * n / min(count, n)) for i in range(min(count, n))})
-    return tuple(windows.full[index] for index in picked)
 
 
 def _map_count(sites: Sequence[Site], length: int) -> int:

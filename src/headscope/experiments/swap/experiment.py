@@ -1,0 +1,235 @@
+"""Swap: a plan by hand, from a file or by search, judged on text that nobody searched."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from headscope.attention.mechanism_spelling import spelled
+from headscope.core import Finding, Site, TextSpec
+from headscope.corpora import text_of
+from headscope.errors import UsageError
+from headscope.experiments.experiment import Display, Experiment, Passage, short_table
+from headscope.experiments.swap.candidates import candidates, full_pairs
+from headscope.experiments.swap.figures import figures
+from headscope.experiments.swap.head_damage import head_damages
+from headscope.experiments.swap.ladder import ladder
+from headscope.experiments.swap.leak import leak_check
+from headscope.experiments.swap.material import Material, gather
+from headscope.experiments.swap.quality import quality
+from headscope.experiments.swap.rules import rules_of
+from headscope.experiments.swap.search import Search
+from headscope.experiments.swap.sentences import headlines
+from headscope.experiments.swap.settings import COMMAND, Params
+from headscope.experiments.swap.speed import prefill_speed
+from headscope.experiments.swap.tables import (
+    frontier_table,
+    head_quantities,
+    heads_table,
+    quality_table,
+    speed_table,
+)
+from headscope.model.language import predicts_next_token
+from headscope.model.model import Model
+from headscope.model.plans.applied_plan import apply
+from headscope.model.plans.plan import Plan
+from headscope.progress import Step
+
+JUDGING = "judging the plan at"
+WRITING = "writing a sample, text"
+LEAK = "checking for leaks, window"
+SHORT_NAMES = {
+    "tokens": "tokens",
+    "which": "which",
+    "perplexity": "perplexity",
+    "ratio": "ratio",
+    "ratio_low": "low",
+    "ratio_high": "high",
+    "kl": "kl",
+    "agreement": "same token",
+}
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A plan, and the search that found it."""
+
+    plan: Plan
+    search: Search | None = None
+    warnings: tuple[str, ...] = ()
+
+
+class Swap(Experiment[Params]):
+    """Cheaper mechanisms in some heads: quality lost and speed gained.
+
+    Properties:
+        - a window that sees everything changes nothing  (tested: test_a_wide_window_costs_nothing)
+        - search and judgement share no document  (tested: test_splits_share_no_document)
+        - the model is as it was  (tested: test_the_model_is_as_it_was)
+    """
+
+    name = "swap"
+    command = COMMAND.path
+    params = Params
+    keeps_threads = True
+
+    def run(self, model: Model, params: Params, progress: Step) -> tuple[Finding, TextSpec]:
+        """Make the plan, then judge it on the split `test`."""
+        self.check(params)
+        if not predicts_next_token(model):
+            raise UsageError(f"a swap is judged by perplexity, and {model.spec.name} predicts no next token")
+        sizes = {"tokens": params.tokens, "windows": params.windows}
+        material = gather(model, text_of(params.text), params.lengths, searches=bool(params.budget), **sizes)
+        chosen = _chosen(model, params, material, progress)
+        if params.save:
+            chosen.plan.write(params.save)
+        return self._judged(model, params, material, chosen, progress), material.spec
+
+    def _judged(self, model: Model, params: Params, material: Material, chosen: Chosen, progress: Step) -> Finding:
+        plan, by_length, speeds = chosen.plan, {}, []
+        for length, windows in material.test.items():
+            progress(f"{JUDGING} {length} tokens, part", 0, 2)
+            by_length[length] = quality(model, plan, windows)
+            progress(f"{JUDGING} {length} tokens, part", 1, 2)
+            speeds.append(prefill_speed(model, plan, windows[0], params.repeats, progress))
+            progress(f"{JUDGING} {length} tokens, part", 2, 2)
+        progress(LEAK, 0, 1)
+        leak = leak_check(model, plan, material.test[min(material.test)][0], params.seed)
+        progress(LEAK, 1, 1)
+        target = max(material.test)
+        pairs = {name: spelled(name).cost(target, 1).flops / 4.0 for name in plan.replace}
+        tables = {
+            "quality": quality_table(by_length),
+            "speed": speed_table(speeds),
+            "heads": heads_table(model.sites, plan.heads(model.sites), pairs, target),
+        }
+        tables["texts"] = _texts(model, plan, params, progress)
+        if chosen.search is not None:
+            tables["frontier"] = frontier_table(chosen.search.tried)
+        return Finding(
+            self.name,
+            self.about,
+            tables=tables,
+            figures=figures(tables, model.sites, params.allowed),
+            headlines=headlines(tables, leak, material.tested_text.name),
+            quantities=head_quantities(),
+            method=_method(params, material, chosen),
+            warnings=(*material.omissions, *chosen.warnings, *(() if leak.is_clean else ("The plan looks ahead.",))),
+            params=_stated_params(params, plan),
+        )
+
+    def show(self, finding: Finding) -> Display:
+        """Quality, and speed beside it."""
+        speed = finding.tables["speed"].select("tokens", "which", "seconds", "speedup")
+        table = short_table(finding.tables["quality"], SHORT_NAMES).join(speed, on=["tokens", "which"], how="left")
+        texts = finding.tables["texts"]
+        written = tuple(zip(texts["which"], texts["text"], strict=True))
+        return Display(table, (Passage(texts["prompt"][0], written),))
+
+
+EXPERIMENT = Swap()
+
+
+def _chosen(model: Model, params: Params, material: Material, progress: Step) -> Chosen:
+    """The plan by hand, from a file, or by search."""
+    if params.plan:
+        plan = Plan.read(params.plan)
+        plan.check_model(model)
+        plan.heads(model.sites)
+        return Chosen(plan)
+    if params.replace:
+        return Chosen(Plan.for_model(model, rules_of(params.replace), {"by": "hand"}))
+    return _searched(model, params, material, progress)
+
+
+def _searched(model: Model, params: Params, material: Material, progress: Step) -> Chosen:
+    searched, target = len(material.search[0]), max(material.test)
+    by_site = {site: candidates(site, searched, target) for site in model.sites}
+    if not any(by_site.values()):
+        raise UsageError(
+            f"there is nothing to search in {model.spec.name}: every site has scores with a bias, a softcap or sinks, "
+            "or a window of its own",
+            hint="replace heads by hand: --replace 'L0=window(left=256)'",
+        )
+    full = {site: full_pairs(site, target) for site in model.sites}
+    damages = head_damages(model, material.fit, by_site, params.seed, progress)
+    search = Search(
+        model,
+        ladder(by_site, damages, full),
+        material.search,
+        params.allowed,
+        sum(full[site] * site.n_heads for site in model.sites),
+        params.minutes * 60,
+    )
+    steps = search.run(progress)
+    made = {
+        "by": "search",
+        "budget": params.budget,
+        "text": f"{material.tested_text.name.removesuffix(':test')}:search",
+        "tokens": searched,
+        "windows": len(material.search),
+    }
+    plan = Plan.for_model(model, search.ladder.rules(steps), made)
+    return Chosen(plan, search, _search_warnings(search, model.sites, by_site, steps))
+
+
+def _search_warnings(
+    search: Search, sites: Sequence[Site], by_site: Mapping[Site, Sequence[object]], steps: int
+) -> tuple[str, ...]:
+    warnings = []
+    if not search.is_complete:
+        warnings.append("The search ended for lack of time, with its best plan so far: --minutes gives it more.")
+    left_out = sum(site.n_heads for site in sites if not by_site[site])
+    if left_out:
+        warnings.append(f"{left_out} heads were not searched: their scores hold more than queries and keys.")
+    if steps == 0:
+        narrowest = min(search.tried, key=lambda tried: tried.steps)
+        ratio = narrowest.quality.ratio
+        half = (ratio.high - ratio.low) / 2
+        needed = len(search.windows) * (half / search.allowed) ** 2 * 4
+        if half > search.allowed / 2:
+            warnings.append(
+                f"No plan is shown to be within the budget: the interval is ± {100 * half:.2f} % wide over "
+                f"{len(search.windows)} windows. About {needed:.0f} windows would resolve the budget."
+            )
+    return tuple(warnings)
+
+
+def _texts(model: Model, plan: Plan, params: Params, progress: Step) -> pl.DataFrame:
+    """What the model writes after the prompt, without the plan and with it."""
+    progress(WRITING, 0, 2)
+    original = model.generate(params.prompt, max_new_tokens=params.new_tokens)
+    progress(WRITING, 1, 2)
+    with apply(plan, model):
+        swapped = model.generate(params.prompt, max_new_tokens=params.new_tokens)
+    progress(WRITING, 2, 2)
+    texts = [text.replace("\n", "↵") for text in (original, swapped)]
+    return pl.DataFrame({"prompt": [params.prompt] * 2, "which": ["original", "plan"], "text": texts})
+
+
+def _stated_params(params: Params, plan: Plan) -> dict[str, str | int | float | bool | None]:
+    return {
+        "replace": "; ".join(f"{heads}={mechanism}" for mechanism, heads in plan.replace.items()),
+        "plan": params.plan or None,
+        "budget": params.budget or None,
+        "tokens": params.tokens,
+        "windows": params.windows,
+        "lengths": ",".join(map(str, params.lengths)),
+        "seed": params.seed,
+    }
+
+
+def _method(params: Params, material: Material, chosen: Chosen) -> str:
+    counts = ", ".join(f"{len(windows)} of {length} tokens" for length, windows in material.test.items())
+    sentences = [
+        f"Judged on {material.tested_text.name}: windows {counts}, evenly spread. Each token but the first of a window "
+        "is scored once; ratio and KL are paired with the original, intervals are Student t over windows.",
+        f"Prefills with a cache and one token's logits, original and plan in turns, {params.repeats} of each.",
+    ]
+    if chosen.search is not None:
+        sentences.append(
+            f"Searched on {len(material.search)} windows of {len(material.search[0])} tokens of the split search; "
+            f"predicted damages from {len(material.fit)} windows of the split fit. "
+            f"{len(chosen.search.tried)} plans were measured."
+        )
+    return " ".join(sentences)

@@ -1,0 +1,80 @@
+"""The figures of a swap: which heads are cheap, quality against cost, and speed against length."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+
+from headscope.core import Curves, Figure, HeatMap, Series, Site
+
+
+def figures(tables: dict[str, pl.DataFrame], sites: Sequence[Site], allowed: float) -> tuple[Figure, ...]:
+    """Everything that is drawn."""
+    drawn: list[Figure] = [_heads(tables["heads"], sites)]
+    if "frontier" in tables:
+        drawn.append(_frontier(tables["frontier"], allowed))
+    if len(tables["speed"].filter(pl.col("which") == "plan")) > 1:
+        drawn.append(_speed(tables["speed"]))
+    return tuple(drawn)
+
+
+def _heads(heads: pl.DataFrame, sites: Sequence[Site]) -> HeatMap:
+    width = max(site.n_heads for site in sites)
+    shares = np.full((len(sites), width), np.nan)
+    values = iter(heads["share"].to_list())
+    for row, site in enumerate(sites):
+        shares[row, : site.n_heads] = [next(values) for _ in range(site.n_heads)]
+    return HeatMap(
+        name="heads",
+        title="What each head computes",
+        caption="The pairs of queries and keys that a head computes under the plan, as a share of the original's.",
+        values=shares,
+        row_labels=tuple(site.label for site in sites),
+        column_labels=tuple(f"H{head}" for head in range(width)),
+        unit="share of pairs",
+        limits=(0.0, 1.0),
+    )
+
+
+def _frontier(frontier: pl.DataFrame, allowed: float) -> Curves:
+    shares = frontier["share"].to_numpy()
+    series = [
+        Series(
+            "plan",
+            shares,
+            frontier["ratio"].to_numpy(),
+            frontier["ratio_low"].to_numpy().astype(float),
+            frontier["ratio_high"].to_numpy().astype(float),
+            points=True,
+        ),
+        Series("budget", np.array([0.0, 1.0]), np.full(2, 1.0 + allowed), role="theory"),
+        Series("original", np.array([0.0, 1.0]), np.ones(2), role="null"),
+    ]
+    return Curves(
+        name="frontier",
+        title="Quality against cost",
+        caption="Every plan that the search measured: perplexity over the original's on the split search, with its "
+        "95 % interval over windows, against the share of pairs that all heads compute.",
+        x_axis="share of pairs computed",
+        y_axis="perplexity ratio",
+        series=tuple(series),
+    )
+
+
+def _speed(speed: pl.DataFrame) -> Curves:
+    rows = speed.filter(pl.col("which") == "plan")
+    lengths = rows["tokens"].to_numpy().astype(float)
+    least, most = rows["speedup_least"].to_numpy(), rows["speedup_most"].to_numpy()
+    return Curves(
+        name="speed",
+        title="Speed against length",
+        caption="How many times as fast a prefill is as the original's, run in turns; the band is the least and the "
+        "most of a turn.",
+        x_axis="tokens",
+        y_axis="speed-up",
+        series=(
+            Series("plan", lengths, rows["speedup"].to_numpy(), least, most),
+            Series("original", lengths[[0, -1]], np.ones(2), role="null"),
+        ),
+        log_x=True,
+    )

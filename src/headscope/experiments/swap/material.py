@@ -1,0 +1,110 @@
+"""The text of a search and of its judgement: three splits that share no document.
+
+A plan is fitted to `fit` (predicted damage), chosen on `search`, and judged on `test`.
+"""
+
+from dataclasses import dataclass, field
+
+from headscope.core import TextSpec
+from headscope.corpora import Text
+from headscope.corpora.splits import SPLITS, Split, part_of, splits_of
+from headscope.corpora.text_argument import names, with_splits
+from headscope.errors import UsageError
+from headscope.experiments.text_sample import Tokens, spread, windows_of
+from headscope.model.model import Model
+
+FEWEST = 4  # windows from which an interval says anything
+FITTED = 2  # windows that the predicted damage is averaged over
+
+
+@dataclass(frozen=True)
+class Material:
+    """Windows for each purpose; the search's are empty where nothing is searched."""
+
+    fit: tuple[Tokens, ...]
+    search: tuple[Tokens, ...]
+    test: dict[int, tuple[Tokens, ...]]
+    tested_text: Text
+    omissions: list[str] = field(default_factory=list)
+
+    @property
+    def spec(self) -> TextSpec:
+        """The text that judges."""
+        windows = [window for by_length in self.test.values() for window in by_length]
+        text = self.tested_text
+        return TextSpec(
+            text.name,
+            text.sha256,
+            text.n_characters,
+            n_tokens=sum(map(len, windows)),
+            n_windows=len(windows),
+            window=max(map(len, windows)),
+            n_dropped=0,
+        )
+
+
+def gather(
+    model: Model, text: Text, lengths: tuple[int, ...], *, tokens: int, windows: int, searches: bool
+) -> Material:
+    """The windows of each purpose.
+
+    Raises:
+        UsageError: The text is too short, or the model reads no text.
+    """
+    if not model.reads_text:
+        raise UsageError(f"a plan is judged on text, and {model.spec.name} reads none")
+    is_part = text.name.rpartition(":")[2] in SPLITS
+    parts = {} if is_part else _parts(text)
+    tested = text if is_part else parts["test"]
+    fit: tuple[Tokens, ...] = ()
+    search: tuple[Tokens, ...] = ()
+    if searches:
+        length = min(tokens, model.spec.context or tokens)
+        fit = _windows(model, parts["fit"], length, FITTED, fewest=1)
+        search = _windows(model, parts["search"], length, windows, fewest=FEWEST)
+    by_length, omissions = _judging_windows(model, tested, lengths, windows)
+    return Material(fit, search, by_length, tested, omissions)
+
+
+def _parts(text: Text) -> dict[Split, Text]:
+    """The three splits of a whole text; those of a named text are what `NAME:test` gives."""
+    if text.name in names():
+        whole, splits = with_splits(text.name)
+    else:
+        whole, splits = text, splits_of(text.documents)
+    return {split: part_of(whole, splits, split) for split in SPLITS}
+
+
+def _windows(model: Model, text: Text, length: int, count: int, *, fewest: int) -> tuple[Tokens, ...]:
+    cut = windows_of(model, text, length)
+    if len(cut.full) < fewest:
+        raise UsageError(
+            f"{text.name} has {cut.n_tokens} tokens, and the search needs at least {fewest} windows of {length}: "
+            f"{fewest * length} tokens",
+            hint="give a longer text (--text moby-dick), or shorter windows (--tokens)",
+        )
+    return spread(cut, count)
+
+
+def _judging_windows(
+    model: Model, text: Text, lengths: tuple[int, ...], count: int
+) -> tuple[dict[int, tuple[Tokens, ...]], list[str]]:
+    """Windows of every length that model and text allow, and why others are missing."""
+    by_length: dict[int, tuple[Tokens, ...]] = {}
+    omissions = []
+    context = model.spec.context
+    for length in sorted(set(lengths)):
+        if context is not None and length > context:
+            omissions.append(f"Not judged at {length} tokens: the context of {model.spec.name} has {context}.")
+            continue
+        cut = windows_of(model, text, length)
+        if not len(cut.full):
+            omissions.append(f"Not judged at {length} tokens: {text.name} has {cut.n_tokens}.")
+            continue
+        by_length[length] = spread(cut, count)
+    if not by_length:
+        raise UsageError(
+            f"no length of {sorted(set(lengths))} fits {model.spec.name} and {text.name}. {' '.join(omissions)}",
+            hint="give shorter lengths (--lengths 256) or a longer text",
+        )
+    return by_length, omissions

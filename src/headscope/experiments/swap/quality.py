@@ -1,0 +1,108 @@
+r"""How well a model predicts with a plan: perplexity, KL and agreement, window by window beside the original.
+
+The same windows go through the model with and without the plan, so that differences are paired. With nats $\ell$ of a
+window's tokens, the ratio of perplexities is $e^{\bar d}$, $\bar d$ the mean difference per token, with an interval
+over windows.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from headscope.experiments.text_sample import Tokens
+from headscope.maths.resampling.clustered_mean import Estimate, clustered_mean
+from headscope.model.model import Model
+from headscope.model.plans.applied_plan import apply
+from headscope.model.plans.plan import Plan
+from headscope.model.predictions import States, predict
+from headscope.model.transformers.model_state import restored
+from headscope.model.transformers.probe_inputs import forward_options
+
+_ROWS = 256  # rows of logits that are normalised at a time
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Perplexity over the original's, with its 95 % interval over windows; the ends are NaN for one window."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Quality:
+    """Sums over the scored tokens of each window, with a plan and without."""
+
+    nats: Float[Tensor, " windows"]
+    original_nats: Float[Tensor, " windows"]
+    tokens: Float[Tensor, " windows"]
+    kl: Float[Tensor, " windows"] | None = None
+    agreeing: Float[Tensor, " windows"] | None = None
+
+    @property
+    def ratio(self) -> Ratio:
+        """The ratio of perplexities."""
+        nats = clustered_mean(self.nats - self.original_nats, self.tokens)
+        return Ratio(*(math.exp(min(end, 700.0)) for end in (nats.mean, nats.low, nats.high)))
+
+    @property
+    def perplexity(self) -> float:
+        """The perplexity with the plan."""
+        return math.exp(min(float(self.nats.sum() / self.tokens.sum()), 700.0))
+
+    def mean(self, sums: Float[Tensor, " windows"]) -> Estimate:
+        """A mean per token of sums over windows."""
+        return clustered_mean(sums, self.tokens)
+
+
+def window_nats(model: Model, tokens: Tokens) -> float:
+    """The nats of a window's tokens, each but the first predicted from those before it."""
+    with torch.no_grad(), restored(model.hf):
+        logits = model.hf(input_ids=tokens[None].to(model.hf.device), **forward_options(model.hf)).logits[0, :-1]
+    following = tokens[1:].to(logits.device)
+    parts = zip(torch.split(logits, _ROWS), torch.split(following, _ROWS), strict=True)
+    return sum(float(torch.nn.functional.cross_entropy(rows.float(), ids, reduction="sum")) for rows, ids in parts)
+
+
+def quality(model: Model, plan: Plan, windows: Sequence[Tokens]) -> Quality:
+    """Perplexity, KL and agreement of a plan on some windows."""
+    rows = [_compared(model, plan, tokens) for tokens in windows]
+    nats, original_nats, kl, agreeing = torch.tensor(rows, dtype=torch.float64).T
+    return Quality(nats, original_nats, _scored(windows), kl, agreeing)
+
+
+def _scored(windows: Sequence[Tokens]) -> Float[Tensor, " windows"]:
+    """The number of tokens of each window that are predicted."""
+    return torch.tensor([len(tokens) - 1 for tokens in windows], dtype=torch.float64)
+
+
+def quality_of(nats: Sequence[float], original_nats: Sequence[float], windows: Sequence[Tokens]) -> Quality:
+    """The quality that these nats mean, for windows in the same order."""
+    with_plan, without = (torch.tensor(list(values), dtype=torch.float64) for values in (nats, original_nats))
+    return Quality(with_plan, without, _scored(windows))
+
+
+def _compared(model: Model, plan: Plan, tokens: Tokens) -> tuple[float, float, float, float]:
+    original: States = predict(model, tokens).states
+    with apply(plan, model):
+        prediction = predict(model, tokens, original)
+    if prediction.other_logits is None:
+        raise RuntimeError("the prediction of the original states is missing")
+    sums = torch.zeros(4, dtype=torch.float64)
+    for start in range(0, len(tokens) - 1, _ROWS):
+        part = slice(start, min(start + _ROWS, len(tokens) - 1))
+        log_q, log_p = (
+            torch.log_softmax(logits[part].float(), -1) for logits in (prediction.logits, prediction.other_logits)
+        )
+        following = tokens[1:][part, None]
+        sums[0] -= log_q.gather(1, following).double().sum()
+        sums[1] -= log_p.gather(1, following).double().sum()
+        sums[2] += (log_p.exp() * (log_p - log_q)).sum(-1).double().sum()
+        sums[3] += (log_p.argmax(-1) == log_q.argmax(-1)).sum()
+    nats, original_nats, kl, agreeing = sums.tolist()
+    return nats, original_nats, kl, agreeing

@@ -1,0 +1,79 @@
+"""What a swap showed, in sentences made of its numbers."""
+
+from typing import Any
+
+import polars as pl
+
+from headscope.core import Headline
+from headscope.experiments.swap.leak import LeakCheck
+from headscope.lenses.shared.effects import ratio_effect, share_effect
+
+Row = dict[str, Any]
+
+
+def headlines(tables: dict[str, pl.DataFrame], leak: LeakCheck, text_name: str) -> tuple[Headline, ...]:
+    """Quality, speed, heads, and whether anything leaks."""
+    quality = tables["quality"].filter(pl.col("which") == "plan").to_dicts()[-1]
+    speed = tables["speed"].filter(pl.col("which") == "plan").to_dicts()[-1]
+    return (_quality(quality, text_name), _speed(speed), _heads(tables["heads"]), _leak(leak))
+
+
+def _quality(row: Row, text_name: str) -> Headline:
+    change = 100 * (row["ratio"] - 1)
+    windows = f"{row['windows']} window{'' if row['windows'] == 1 else 's'}"
+    interval = (
+        "one window gives no interval"
+        if row["ratio_low"] is None
+        else f"95 % interval {row['ratio_low']:.4f} to {row['ratio_high']:.4f}"
+    )
+    return Headline(
+        full=f"At {row['tokens']} tokens, perplexity on {text_name} is {row['ratio']:.4f} times the original's "
+        f"({interval}, over {windows}); the predictions move by {row['kl']:.4f} nats per token, and the likeliest "
+        f"token is the same for {100 * row['agreement']:.1f} % of tokens.",
+        short=f"At {row['tokens']} tokens the plan changes perplexity by {change:+.2f} %.",
+        effect=ratio_effect(row["ratio"], 1.0),
+        answer="perplexity over the original's",
+        value=f"{row['ratio']:.4f}",
+        null="1",
+        figure="frontier",
+    )
+
+
+def _speed(row: Row) -> Headline:
+    return Headline(
+        full=f"A prefill of {row['tokens']} tokens is {row['speedup']:.2f} times as fast as the original's (median of "
+        f"{row['turns']} turns, {row['speedup_least']:.2f} to {row['speedup_most']:.2f}).",
+        short=f"A prefill of {row['tokens']} tokens is {row['speedup']:.2f} times as fast.",
+        effect=ratio_effect(row["speedup"], 1.0),
+        answer="speed-up of the prefill",
+        value=f"{row['speedup']:.2f}",
+        null="1",
+        figure="speed",
+    )
+
+
+def _heads(heads: pl.DataFrame) -> Headline:
+    replaced = heads.filter(pl.col("mechanism") != "original")
+    share = float(heads["share"].mean() or 0.0)  # type: ignore[arg-type]  # a column of numbers
+    kinds = replaced["mechanism"].n_unique()
+    return Headline(
+        full=f"{len(replaced)} of {len(heads)} heads attend through {kinds} cheaper "
+        f"mechanism{'' if kinds == 1 else 's'}; all heads together compute {100 * share:.1f} % of the original's pairs of queries and keys.",
+        short=f"{len(replaced)} of {len(heads)} heads are replaced.",
+        effect=share_effect(share, 1.0),
+        answer="pairs computed",
+        value=f"{100 * share:.1f} %",
+        null="100 %",
+        figure="heads",
+    )
+
+
+def _leak(leak: LeakCheck) -> Headline:
+    outcome = (
+        "no prediction before them changes" if leak.is_clean else "PREDICTIONS BEFORE THEM CHANGE: the plan looks ahead"
+    )
+    return Headline(
+        full=f"With other tokens in the last third of a window, {outcome} (largest change {leak.change:.1e} of the "
+        f"largest logit; rounding explains {leak.allowed:.1e}).",
+        short="Nothing leaks from the future." if leak.is_clean else "The plan looks into the future.",
+    )

@@ -1,0 +1,108 @@
+"""What can be chosen for the experiment `swap`."""
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from headscope.errors import UsageError
+from headscope.experiments.command import Command
+
+if TYPE_CHECKING:
+    from headscope.corpora import Text
+
+COMMAND = Command(
+    path=("swap",),
+    help=(
+        "Let heads attend through cheaper mechanisms, and measure quality lost and speed gained.\n\n"
+        "Name the replacements (--replace), read them from a file (--plan), or let a search find them (--budget): the "
+        "cheapest mechanism of each head such that perplexity stays within the budget on the split `search` of the "
+        "text. Every plan is then judged on the split `test`, which the search never reads."
+    ),
+    examples=(
+        "headscope swap smollm2 --replace 'L10-20=window(left=256)' --text moby-dick",
+        "headscope swap smollm2 --budget 1% --text moby-dick --save plan.json --out out/swap",
+        "headscope swap smollm2 --plan plan.json --text handbook-en --lengths 2048,8192",
+    ),
+    tables=("quality", "speed", "heads", "frontier", "texts"),
+    needs_writer=True,
+)
+_BUDGET = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*%")
+_LARGEST_BUDGET = 1.0  # a perplexity twice the original's
+PROMPT = "The old house at the end of the road had been empty for years, until"
+
+
+@dataclass(frozen=True)
+class Params:
+    """Where the plan comes from, and how it is judged."""
+
+    replace: tuple[str, ...] = field(
+        default=(),
+        metadata={
+            "help": "heads and their mechanism, as in L10-20=window(left=256); `headscope mechanisms` lists them",
+            "metavar": "HEADS=MECHANISM",
+            "commas": False,
+        },
+    )
+    plan: str = field(default="", metadata={"help": "a plan that was saved", "metavar": "FILE"})
+    budget: str = field(
+        default="", metadata={"help": "search a plan that costs at most this much perplexity: 1%", "metavar": "PERCENT"}
+    )
+    save: str = field(default="", metadata={"help": "write the plan into this file", "metavar": "FILE"})
+    text: "Text | None" = field(
+        default=None,
+        metadata={
+            "help": "the name of a text (`moby-dick`), a string that is the text, a `Path` of a UTF-8 file, or what "
+            "`text` returns. A search needs a whole text: its documents are split. Default: the shipped text"
+        },
+    )
+    tokens: int = field(default=2048, metadata={"help": "tokens per window of the search", "min": 64})
+    windows: int = field(default=12, metadata={"help": "most windows of the search and of each judgement", "min": 4})
+    lengths: tuple[int, ...] = field(
+        default=(2048, 8192),
+        metadata={"help": "tokens per window at which a plan is judged and timed", "metavar": "N..."},
+    )
+    minutes: float = field(default=30.0, metadata={"help": "the search ends after this time with its best plan"})
+    repeats: int = field(default=3, metadata={"help": "how often each prefill is timed", "min": 1})
+    prompt: str = field(
+        default=PROMPT, metadata={"help": "what the model writes from, with and without the plan", "metavar": "TEXT"}
+    )
+    new_tokens: int = field(default=40, metadata={"help": "most tokens that are written", "min": 1})
+    seed: int = field(default=0, metadata={"help": "seed of everything that is drawn at random"})
+
+    @property
+    def allowed(self) -> float:
+        """The budget as a share of the perplexity; 0 without a search."""
+        match = _BUDGET.fullmatch(self.budget.strip())
+        return float(match[1]) / 100 if match else 0.0
+
+    def check(self) -> None:
+        """Refuse rules, plans and budgets that cannot be read, and several sources of a plan at once."""
+        from headscope.experiments.swap.rules import rules_of
+        from headscope.model.plans.plan import Plan
+
+        sources = [name for name in ("replace", "plan", "budget") if getattr(self, name)]
+        if len(sources) != 1:
+            named = " and ".join(f"--{name}" for name in sources) or "none of them"
+            raise UsageError(
+                f"a plan comes from --replace, from --plan or from --budget; given: {named}",
+                hint="for example --replace 'L10-20=window(left=256)', or --budget 1%",
+            )
+        if self.budget and not 0 < self.allowed <= _LARGEST_BUDGET:
+            raise UsageError(
+                f"the budget {self.budget!r} is no percentage above 0 % and up to 100 %",
+                hint="1% lets the perplexity grow from 20 to at most 20.2",
+            )
+        # The command line hands over the name of a text before it is read.
+        whole, _, split = str(getattr(self.text, "name", self.text)).rpartition(":")
+        if self.budget and split in ("fit", "search", "test"):
+            raise UsageError(
+                f"a search splits the text by its documents, and {whole}:{split} is one split already",
+                hint=f"name the whole text: --text {whole}",
+            )
+        if not self.lengths or min(self.lengths) < 16:
+            raise UsageError(f"lengths are at least 16 tokens, got {list(self.lengths)}")
+        if not self.minutes > 0:
+            raise UsageError(f"the search needs time: minutes={self.minutes}")
+        rules_of(self.replace)
+        if self.plan:
+            Plan.read(self.plan)

@@ -1,0 +1,99 @@
+"""The time and the memory of a prefill, with a plan and without, in turns.
+
+A prefill reads a whole prompt, fills the cache and predicts one token. Both ways run in turns in one process, so that a
+machine that slows down slows both; the ratio is that of medians, with the least and the most ratio of a turn. Peak
+memory is what the process takes beyond what it holds before; Linux alone tells it.
+"""
+
+import gc
+import inspect
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headscope.experiments.text_sample import Tokens
+from headscope.model.model import Model
+from headscope.model.plans.applied_plan import apply
+from headscope.model.plans.plan import Plan
+from headscope.progress import Step
+
+_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Seconds and peak bytes of prefills of one length, turn by turn."""
+
+    n: int
+    original_seconds: tuple[float, ...]
+    seconds: tuple[float, ...]
+    original_bytes: int | None
+    bytes: int | None
+
+    @property
+    def ratio(self) -> float:
+        """How many times as fast the plan is: the ratio of medians."""
+        return statistics.median(self.original_seconds) / statistics.median(self.seconds)
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """The least and the most ratio of a turn."""
+        ratios = [slow / fast for slow, fast in zip(self.original_seconds, self.seconds, strict=True)]
+        return min(ratios), max(ratios)
+
+
+def prefill_speed(model: Model, plan: Plan, tokens: Tokens, repeats: int, step: Step) -> Speed:
+    """Time prefills of these tokens, with the plan and without."""
+    task = f"timing a prefill of {len(tokens)} tokens, turn"
+
+    # Most families can leave out the logits of all tokens but the last, as generation does.
+    last_alone = {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(model.hf.forward).parameters else {}
+
+    def prefill() -> None:
+        with torch.no_grad():
+            model.hf(input_ids=tokens[None].to(model.hf.device), use_cache=True, **last_alone)
+
+    def swapped() -> None:
+        with apply(plan, model):
+            prefill()
+
+    original_bytes, plan_bytes = _peak(prefill), _peak(swapped)  # which also warms up
+    times: list[tuple[float, float]] = []
+    for turn in range(repeats):
+        step(task, turn, repeats)
+        pair = (prefill, swapped) if turn % 2 == 0 else (swapped, prefill)
+        first, second = _seconds(pair[0]), _seconds(pair[1])
+        times.append((first, second) if turn % 2 == 0 else (second, first))
+    step(task, repeats, repeats)
+    originals, with_plan = zip(*times, strict=True)
+    return Speed(len(tokens), originals, with_plan, original_bytes, plan_bytes)
+
+
+def _seconds(run: Callable[[], Any]) -> float:
+    gc.collect()
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def _peak(run: Callable[[], Any]) -> int | None:
+    """The bytes that a call takes beyond those that the process holds; None where the system does not tell."""
+    gc.collect()
+    try:
+        _CLEAR.write_text("5")  # the peak is counted anew
+        before = _kibibytes("VmRSS")
+        run()
+        return (_kibibytes("VmHWM") - before) * 1024
+    except OSError:
+        run()
+        return None
+
+
+def _kibibytes(name: str) -> int:
+    line = next(line for line in _STATUS.read_text().splitlines() if line.startswith(f"{name}:"))
+    return int(line.split()[1])

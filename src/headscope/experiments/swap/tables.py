@@ -1,0 +1,135 @@
+"""The tables of a swap: quality and speed for each length, the mechanism of each head, the plans that were measured."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+
+import polars as pl
+
+from headscope.core import HeadQuantity, Site
+from headscope.experiments.swap.candidates import full_pairs
+from headscope.experiments.swap.quality import Quality, Ratio
+from headscope.experiments.swap.search import Tried
+from headscope.experiments.swap.speed import Speed
+from headscope.lenses.shared.plots import place
+from headscope.maths.resampling.clustered_mean import Estimate
+
+_FLOAT, _WORD, _COUNT = pl.Float64, pl.String, pl.Int64
+
+
+def quality_table(by_length: Mapping[int, Quality]) -> pl.DataFrame:
+    """A row for the original and one for the plan at each length."""
+    rows: list[dict[str, object]] = []
+    for length, measured in by_length.items():
+        original = math.exp(float(measured.original_nats.sum() / measured.tokens.sum()))
+        windows = len(measured.tokens)
+        rows.append({"tokens": length, "which": "original", "perplexity": original, "windows": windows})
+        row: dict[str, object] = {"tokens": length, "which": "plan", "perplexity": measured.perplexity}
+        row |= _ends("ratio", measured.ratio)
+        if measured.kl is not None and measured.agreeing is not None:
+            row |= _ends("kl", measured.mean(measured.kl)) | _ends("agreement", measured.mean(measured.agreeing))
+        rows.append(row | {"windows": windows})
+    numbers = [f"{name}{end}" for name in ("ratio", "kl", "agreement") for end in ("", "_low", "_high")]
+    schema = {"tokens": _COUNT, "which": _WORD, "perplexity": _FLOAT, **dict.fromkeys(numbers, _FLOAT)}
+    return pl.DataFrame(rows, schema={**schema, "windows": _COUNT})
+
+
+def speed_table(speeds: Sequence[Speed]) -> pl.DataFrame:
+    """A row for the original and one for the plan at each length."""
+    rows: list[dict[str, object]] = []
+    for speed in speeds:
+        rows.append(
+            {
+                "tokens": speed.n,
+                "which": "original",
+                "seconds": statistics.median(speed.original_seconds),
+                "peak_bytes": speed.original_bytes,
+                "turns": len(speed.seconds),
+            }
+        )
+        least, most = speed.range
+        rows.append(
+            {
+                "tokens": speed.n,
+                "which": "plan",
+                "seconds": statistics.median(speed.seconds),
+                "speedup": speed.ratio,
+                "speedup_least": least,
+                "speedup_most": most,
+                "peak_bytes": speed.bytes,
+                "turns": len(speed.seconds),
+            }
+        )
+    schema = {"tokens": _COUNT, "which": _WORD, "seconds": _FLOAT, "speedup": _FLOAT, "speedup_least": _FLOAT}
+    return pl.DataFrame(rows, schema={**schema, "speedup_most": _FLOAT, "peak_bytes": _COUNT, "turns": _COUNT})
+
+
+def heads_table(
+    sites: Sequence[Site],
+    heads_by_mechanism: Mapping[str, Mapping[Site, Sequence[int]]],
+    pairs: Mapping[str, float],
+    n: int,
+) -> pl.DataFrame:
+    """A row per head: its mechanism, and the pairs that it computes at n tokens beside the original's.
+
+    `pairs` holds the pairs of each mechanism.
+    """
+    mechanism_of = {
+        (site, head): mechanism
+        for mechanism, heads_by_site in heads_by_mechanism.items()
+        for site, heads in heads_by_site.items()
+        for head in heads
+    }
+    rows = [
+        {
+            **place(site, head),
+            "mechanism": mechanism_of.get((site, head), "original"),
+            "share": _share(site, mechanism_of.get((site, head)), pairs, n),
+        }
+        for site in sites
+        for head in range(site.n_heads)
+    ]
+    schema = {"stack": _WORD, "kind": _WORD, "layer": _COUNT, "head": _COUNT, "mechanism": _WORD, "share": _FLOAT}
+    return pl.DataFrame(rows, schema=schema)
+
+
+def _share(site: Site, mechanism: str | None, pairs: Mapping[str, float], n: int) -> float:
+    return 1.0 if mechanism is None else pairs[mechanism] / full_pairs(site, n)
+
+
+def frontier_table(tried: Sequence[Tried]) -> pl.DataFrame:
+    """A row for every plan that the search measured, the most expensive first."""
+    rows = [
+        {
+            "share": plan.share,
+            **_ends("ratio", plan.quality.ratio),
+            "windows": len(plan.quality.tokens),
+            "replaced": plan.steps,
+            "within": plan.within,
+        }
+        for plan in sorted(tried, key=lambda plan: plan.steps)
+    ]
+    schema = {"share": _FLOAT, "ratio": _FLOAT, "ratio_low": _FLOAT, "ratio_high": _FLOAT}
+    return pl.DataFrame(rows, schema={**schema, "windows": _COUNT, "replaced": _COUNT, "within": pl.Boolean})
+
+
+def head_quantities() -> tuple[HeadQuantity, ...]:
+    """What a grid of heads can show."""
+    return (
+        HeadQuantity(
+            key="share",
+            label="pairs computed by the plan",
+            table="heads",
+            column="share",
+            unit="share",
+            notable="low",
+            lowest="cheapest",
+        ),
+    )
+
+
+def _ends(name: str, estimate: Ratio | Estimate) -> dict[str, float | None]:
+    """A value and its interval, with None for an end that one window does not give."""
+    middle = estimate.value if isinstance(estimate, Ratio) else estimate.mean
+    ends = {name: middle, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+    return {column: end if math.isfinite(end) else None for column, end in ends.items()}
