@@ -58,7 +58,8 @@ def _heads(heads: pl.DataFrame) -> Headline:
     kinds = replaced["mechanism"].n_unique()
     return Headline(
         full=f"{len(replaced)} of {len(heads)} heads attend through {kinds} cheaper "
-        f"mechanism{'' if kinds == 1 else 's'}; all heads together compute {100 * share:.1f} % of the original's pairs of queries and keys.",
+        f"mechanism{'' if kinds == 1 else 's'}; all heads together compute {100 * share:.1f} % of the original's pairs "
+        "of queries and keys.",
         short=f"{len(replaced)} of {len(heads)} heads are replaced.",
         effect=share_effect(share, 1.0),
         answer="pairs computed",
