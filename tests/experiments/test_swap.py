@@ -336,6 +336,6 @@ def test_an_encoder_is_refused() -> None:
     from transformers import BertConfig, BertModel
 
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-    encoder = hs.open(BertModel(BertConfig(vocab_size=50, **sizes)))
+    encoder = hs.open(BertModel(BertConfig(vocab_size=50, **sizes)).eval())
     with pytest.raises(UsageError, match="predicts no next token"):
         EXPERIMENT.run(encoder, Params(replace=("L0=window(left=4)",), lengths=(64,)), silent)

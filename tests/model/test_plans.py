@@ -124,7 +124,7 @@ def test_a_plan_that_does_not_fit_leaves_the_model_alone(tiny: Model) -> None:
         (json.dumps({KEY: 1, "replace": {NEAR: 3}}), "must be an object"),
         (json.dumps({KEY: 1, "replace": {"open('x')": "L0"}}), "parameters are given by name"),
         (json.dumps({KEY: 1, "replace": {NEAR: "H"}}), "cannot read"),
-        (json.dumps({KEY: 1, "made": []}), "must be an object"),
+        (json.dumps({KEY: 1, "origin": []}), "must be an object"),
         ("[" * 100_000, "no JSON"),
     ],
 )

@@ -151,8 +151,8 @@ def selection_text(heads_by_site: Mapping[Site, Iterable[int]]) -> str:
     terms = []
     for (stack, kind, heads_text), layers in layers_by_heads.items():
         where = "" if stack == "only" else f"{stack}."
-        which = "" if stack == "only" else f".{kind}"
-        terms += [(stack, kind, layers[0], f"{where}L{text}{which}{heads_text}") for text in _ranges(layers)]
+        kind_text = "" if stack == "only" else f".{kind}"
+        terms += [(stack, kind, layers[0], f"{where}L{text}{kind_text}{heads_text}") for text in _ranges(layers)]
     return ",".join(text for *_, text in sorted(terms))
 
 

@@ -51,7 +51,7 @@ SHORT_NAMES = {
 
 
 @dataclass(frozen=True)
-class Chosen:
+class Proposal:
     """A plan, and the search that found it."""
 
     plan: Plan
@@ -80,13 +80,13 @@ class Swap(Experiment[Params]):
             raise UsageError(f"a swap is judged by perplexity, and {model.spec.name} predicts no next token")
         sizes = {"tokens": params.tokens, "windows": params.windows}
         material = gather(model, text_of(params.text), params.lengths, searches=bool(params.budget), **sizes)
-        chosen = _chosen(model, params, material, progress)
+        proposal = _proposal(model, params, material, progress)
         if params.save:
-            chosen.plan.write(params.save)
-        return self._judged(model, params, material, chosen, progress), material.spec
+            proposal.plan.write(params.save)
+        return self._judged(model, params, material, proposal, progress), material.spec
 
-    def _judged(self, model: Model, params: Params, material: Material, chosen: Chosen, progress: Step) -> Finding:
-        plan, by_length, speeds = chosen.plan, {}, []
+    def _judged(self, model: Model, params: Params, material: Material, proposal: Proposal, progress: Step) -> Finding:
+        plan, by_length, speeds = proposal.plan, {}, []
         for length, windows in material.test.items():
             progress(f"{JUDGING} {length} tokens, part", 0, 2)
             by_length[length] = quality(model, plan, windows)
@@ -104,8 +104,8 @@ class Swap(Experiment[Params]):
             "heads": heads_table(model.sites, plan.heads(model.sites), pairs, target),
         }
         tables["texts"] = _texts(model, plan, params, progress)
-        if chosen.search is not None:
-            tables["frontier"] = frontier_table(chosen.search.tried)
+        if proposal.search is not None:
+            tables["frontier"] = frontier_table(proposal.search.tried)
         return Finding(
             self.name,
             self.about,
@@ -113,8 +113,8 @@ class Swap(Experiment[Params]):
             figures=figures(tables, model.sites, params.allowed),
             headlines=headlines(tables, leak, material.tested_text.name),
             quantities=head_quantities(),
-            method=_method(params, material, chosen),
-            warnings=(*material.omissions, *chosen.warnings, *(() if leak.is_clean else ("The plan looks ahead.",))),
+            method=_method(params, material, proposal),
+            warnings=(*material.omissions, *proposal.warnings, *(() if leak.is_clean else ("The plan looks ahead.",))),
             params=_stated_params(params, plan),
         )
 
@@ -130,19 +130,19 @@ class Swap(Experiment[Params]):
 EXPERIMENT = Swap()
 
 
-def _chosen(model: Model, params: Params, material: Material, progress: Step) -> Chosen:
+def _proposal(model: Model, params: Params, material: Material, progress: Step) -> Proposal:
     """The plan by hand, from a file, or by search."""
     if params.plan:
         plan = Plan.read(params.plan)
         plan.check_model(model)
         plan.heads(model.sites)
-        return Chosen(plan)
+        return Proposal(plan)
     if params.replace:
-        return Chosen(Plan.for_model(model, rules_of(params.replace), {"by": "hand"}))
+        return Proposal(Plan.for_model(model, rules_of(params.replace), {"by": "hand"}))
     return _searched(model, params, material, progress)
 
 
-def _searched(model: Model, params: Params, material: Material, progress: Step) -> Chosen:
+def _searched(model: Model, params: Params, material: Material, progress: Step) -> Proposal:
     searched, target = len(material.search[0]), max(material.test)
     by_site = {site: candidates(site, searched, target) for site in model.sites}
     if not any(by_site.values()):
@@ -162,15 +162,15 @@ def _searched(model: Model, params: Params, material: Material, progress: Step) 
         params.minutes * 60,
     )
     steps = search.run(progress)
-    made = {
+    origin = {
         "by": "search",
         "budget": params.budget,
         "text": f"{material.tested_text.name.removesuffix(':test')}:search",
         "tokens": searched,
         "windows": len(material.search),
     }
-    plan = Plan.for_model(model, search.ladder.rules(steps), made)
-    return Chosen(plan, search, _search_warnings(search, model.sites, by_site, steps))
+    plan = Plan.for_model(model, search.ladder.rules(steps), origin)
+    return Proposal(plan, search, _search_warnings(search, model.sites, by_site, steps))
 
 
 def _search_warnings(
@@ -219,17 +219,17 @@ def _stated_params(params: Params, plan: Plan) -> dict[str, str | int | float | 
     }
 
 
-def _method(params: Params, material: Material, chosen: Chosen) -> str:
+def _method(params: Params, material: Material, proposal: Proposal) -> str:
     counts = ", ".join(f"{len(windows)} of {length} tokens" for length, windows in material.test.items())
     sentences = [
         f"Judged on {material.tested_text.name}: windows {counts}, evenly spread. Each token but the first of a window "
         "is scored once; ratio and KL are paired with the original, intervals are Student t over windows.",
         f"Prefills with a cache and one token's logits, original and plan in turns, {params.repeats} of each.",
     ]
-    if chosen.search is not None:
+    if proposal.search is not None:
         sentences.append(
             f"Searched on {len(material.search)} windows of {len(material.search[0])} tokens of the split search; "
             f"predicted damages from {len(material.fit)} windows of the split fit. "
-            f"{len(chosen.search.tried)} plans were measured."
+            f"{len(proposal.search.tried)} plans were measured."
         )
     return " ".join(sentences)

@@ -10,12 +10,12 @@ from headscope.core import Curves, Figure, HeatMap, Series, Site
 
 def figures(tables: dict[str, pl.DataFrame], sites: Sequence[Site], allowed: float) -> tuple[Figure, ...]:
     """Everything that is drawn."""
-    drawn: list[Figure] = [_heads(tables["heads"], sites)]
+    charts: list[Figure] = [_heads(tables["heads"], sites)]
     if "frontier" in tables:
-        drawn.append(_frontier(tables["frontier"], allowed))
+        charts.append(_frontier(tables["frontier"], allowed))
     if len(tables["speed"].filter(pl.col("which") == "plan")) > 1:
-        drawn.append(_speed(tables["speed"]))
-    return tuple(drawn)
+        charts.append(_speed(tables["speed"]))
+    return tuple(charts)
 
 
 def _heads(heads: pl.DataFrame, sites: Sequence[Site]) -> HeatMap:

@@ -54,8 +54,8 @@ def _of_window(
         outputs = session.capture("z", gradient=True)
         logits = session.run(tokens[None]).logits[0]
         log_p = torch.log_softmax(logits.float(), -1)
-        drawn = torch.multinomial(log_p.detach().exp().cpu(), 1, generator=generator).to(log_p.device)
-        gradients = outputs.gradients(log_p.gather(1, drawn).sum())["z"]
+        labels = torch.multinomial(log_p.detach().exp().cpu(), 1, generator=generator).to(log_p.device)
+        gradients = outputs.gradients(log_p.gather(1, labels).sum())["z"]
         captured = inputs.take()
     with torch.no_grad():
         return {

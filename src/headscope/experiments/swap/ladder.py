@@ -46,11 +46,11 @@ class Ladder:
 
     def rules(self, count: int) -> dict[str, str]:
         """The heads of each mechanism after the first `count` steps."""
-        chosen: dict[tuple[Site, int], str] = {}
+        spelling_by_head: dict[tuple[Site, int], str] = {}
         for step in self.steps[:count]:
-            chosen[step.site, step.head] = step.candidate.spelling
+            spelling_by_head[step.site, step.head] = step.candidate.spelling
         heads_by_mechanism: dict[str, dict[Site, list[int]]] = {}
-        for (site, head), spelling in chosen.items():
+        for (site, head), spelling in spelling_by_head.items():
             heads_by_mechanism.setdefault(spelling, {}).setdefault(site, []).append(head)
         return {spelling: selection_text(heads) for spelling, heads in sorted(heads_by_mechanism.items())}
 

@@ -69,10 +69,10 @@ def gather(
 def _parts(text: Text) -> dict[Split, Text]:
     """The three splits of a whole text; those of a named text are what `NAME:test` gives."""
     if text.name in names():
-        whole, splits = with_splits(text.name)
+        full_text, splits = with_splits(text.name)
     else:
-        whole, splits = text, splits_of(text.documents)
-    return {split: part_of(whole, splits, split) for split in SPLITS}
+        full_text, splits = text, splits_of(text.documents)
+    return {split: part_of(full_text, splits, split) for split in SPLITS}
 
 
 def _windows(model: Model, text: Text, length: int, count: int, *, fewest: int) -> tuple[Tokens, ...]:

@@ -64,10 +64,10 @@ class Search:
                 self.is_complete = False
                 break
             # Everything first: where all heads are cheap, nothing is left to search.
-            middle = (fitting + failing) // 2 if self.tried else len(self.ladder.steps)
-            tried = self._measured(middle, original, step)
+            count = (fitting + failing) // 2 if self.tried else len(self.ladder.steps)
+            tried = self._measured(count, original, step)
             self.tried.append(tried)
-            fitting, failing = (middle, failing) if tried.within else (fitting, middle)
+            fitting, failing = (count, failing) if tried.within else (fitting, count)
         return fitting
 
     def _measured(self, steps: int, original: Sequence[float], step: Step) -> Tried:

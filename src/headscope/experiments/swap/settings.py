@@ -1,6 +1,5 @@
 """What can be chosen for the experiment `swap`."""
 
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -26,7 +25,6 @@ COMMAND = Command(
     tables=("quality", "speed", "heads", "frontier", "texts"),
     needs_writer=True,
 )
-_BUDGET = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*%")
 _LARGEST_BUDGET = 1.0  # a perplexity twice the original's
 PROMPT = "The old house at the end of the road had been empty for years, until"
 
@@ -72,8 +70,11 @@ class Params:
     @property
     def allowed(self) -> float:
         """The budget as a share of the perplexity; 0 without a search."""
-        match = _BUDGET.fullmatch(self.budget.strip())
-        return float(match[1]) / 100 if match else 0.0
+        number, percent, ending = self.budget.partition("%")
+        try:
+            return float(number) / 100 if percent and not ending.strip() else 0.0
+        except ValueError:
+            return 0.0
 
     def check(self) -> None:
         """Refuse rules, plans and budgets that cannot be read, and several sources of a plan at once."""
@@ -93,11 +94,11 @@ class Params:
                 hint="1% lets the perplexity grow from 20 to at most 20.2",
             )
         # The command line hands over the name of a text before it is read.
-        whole, _, split = str(getattr(self.text, "name", self.text)).rpartition(":")
+        name, _, split = str(getattr(self.text, "name", self.text)).rpartition(":")
         if self.budget and split in ("fit", "search", "test"):
             raise UsageError(
-                f"a search splits the text by its documents, and {whole}:{split} is one split already",
-                hint=f"name the whole text: --text {whole}",
+                f"a search splits the text by its documents, and {name}:{split} is one split already",
+                hint=f"name the whole text: --text {name}",
             )
         if not self.lengths or min(self.lengths) < 16:
             raise UsageError(f"lengths are at least 16 tokens, got {list(self.lengths)}")

@@ -130,6 +130,6 @@ def head_quantities() -> tuple[HeadQuantity, ...]:
 
 def _ends(name: str, estimate: Ratio | Estimate) -> dict[str, float | None]:
     """A value and its interval, with None for an end that one window does not give."""
-    middle = estimate.value if isinstance(estimate, Ratio) else estimate.mean
-    ends = {name: middle, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+    center = estimate.value if isinstance(estimate, Ratio) else estimate.mean
+    ends = {name: center, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
     return {column: end if math.isfinite(end) else None for column, end in ends.items()}

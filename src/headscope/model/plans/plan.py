@@ -4,11 +4,11 @@
       "headscope plan": 1,
       "model": {"name": "smollm2", "architecture": "LlamaForCausalLM", "weights": "3f1c…"},
       "replace": {"band_sparse(left=256, right=0, columns=(0,))": "L0-3,L5.H0-2"},
-      "made": {"by": "search", "budget": 0.01, "text": "moby-dick:search"}
+      "origin": {"by": "search", "budget": 0.01, "text": "moby-dick:search"}
     }
 
 `replace` holds, for each mechanism in its own spelling, the heads that attend through it; the others attend as the
-model does. `made` says how the plan came about. A plan is data: reading one runs nothing and loads no torch.
+model does. `origin` says how the plan came about. A plan is data: reading one runs nothing and loads no torch.
 """
 
 import json
@@ -46,10 +46,10 @@ class Plan:
 
     replace: Mapping[str, str]
     model: Mapping[str, str] = field(default_factory=dict)
-    made: Mapping[str, Any] = field(default_factory=dict)
+    origin: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def for_model(cls, model: "Model", replace: Mapping[str, str], made: Mapping[str, Any] | None = None) -> "Plan":
+    def for_model(cls, model: "Model", replace: Mapping[str, str], origin: Mapping[str, Any] | None = None) -> "Plan":
         """A plan for an open model.
 
         Raises:
@@ -59,7 +59,7 @@ class Plan:
 
         spec = model.spec
         identity = {"name": spec.name, "architecture": spec.architecture, "weights": weight_digest(model.hf)}
-        plan = cls(dict(replace), identity, dict(made or {}))
+        plan = cls(dict(replace), identity, dict(origin or {}))
         plan.heads(model.sites)
         return plan
 
@@ -92,17 +92,17 @@ class Plan:
             raise UsageError(
                 f"{where} has version {content[KEY]!r}, expected {VERSION}", hint="a newer headscope may read it"
             )
-        unknown = content.keys() - {KEY, "model", "replace", "made"}
+        unknown = content.keys() - {KEY, "model", "replace", "origin"}
         if unknown:
             raise UsageError(f"{where} has an unknown entry {min(unknown)!r}")
         replace, model = (_words(content.get(name), f"{where}: {name}") for name in ("replace", "model"))
-        made = content.get("made", {})
-        if not isinstance(made, dict):
-            raise UsageError(f"{where}: made must be an object, got {made!r}")
+        origin = content.get("origin", {})
+        if not isinstance(origin, dict):
+            raise UsageError(f"{where}: origin must be an object, got {origin!r}")
         for mechanism, heads in replace.items():
             check_spelling(mechanism)
             Selection.parse(heads)
-        return cls(replace, model, made)
+        return cls(replace, model, origin)
 
     def write(self, file: str | Path) -> None:
         """Write the plan into a file, in one step."""
@@ -110,7 +110,7 @@ class Plan:
 
     def text(self) -> str:
         """The plan as JSON."""
-        content = {KEY: VERSION, "model": dict(self.model), "replace": dict(self.replace), "made": dict(self.made)}
+        content = {KEY: VERSION, "model": dict(self.model), "replace": dict(self.replace), "origin": dict(self.origin)}
         return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
     def heads(self, sites: tuple[Site, ...]) -> dict[str, Heads]:
