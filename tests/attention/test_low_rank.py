@@ -44,6 +44,13 @@ def test_the_map_has_as_many_dimensions_as_landmarks(segment: int) -> None:
         assert int(torch.linalg.matrix_rank(found[0, 0], rtol=1e-9)) <= marks
 
 
+def test_examples_have_fewer_dimensions_than_tokens() -> None:
+    """A few landmarks, twice as many, and the reference at the rank of these."""
+    call = make(64, right=None, dtype=torch.float64)
+    ranks = [torch.linalg.matrix_rank(map_of(m, call)[0, 0], rtol=1e-9) for m in attention.low_rank.examples(64)]
+    assert [int(rank) for rank in ranks] == [4, 8, 8]
+
+
 def test_tokens_alike_in_runs_are_exact() -> None:
     """Where the tokens of a run are one, its mean loses nothing."""
     call = make(6, right=None, dtype=torch.float64)
