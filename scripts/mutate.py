@@ -127,7 +127,7 @@ def tests_of(module: Path) -> list[str]:
     members = [path.stem.removeprefix("test_") for path in paths]
     if module.parts[0] == "lenses" and module.parent.name not in {"lenses", "shared"}:
         members.append(module.parent.name)
-    contracts = {"lenses": ["test_lenses"], "attention": ["test_mechanisms", "test_costs"]}.get(module.parts[0], [])
+    contracts = {"lenses": ["test_lenses"], "attention": ["test_costs", "test_mechanisms"]}.get(module.parts[0], [])
     if not contracts:
         return tests
     # Contract tests name a lens by its name, and a mechanism also by its class; a test file of its own runs completely.
@@ -213,15 +213,19 @@ def _tested(module: Path, text: str, tests: list[str]) -> tuple[Fate, str]:
     return fate_of(os.waitstatus_to_exitcode(status)), failed
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)  # pytest needs plugins that can be hashed
 class _FailureNote:
-    """A plugin of pytest that writes which test failed first."""
+    """A plugin of pytest that writes which test failed first, and notices where tests cannot be collected."""
 
     path: Path
+    collected: bool = True
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.failed and not self.path.exists():
             self.path.write_text(report.nodeid)
+
+    def pytest_collectreport(self, report: Any) -> None:
+        self.collected &= not report.failed
 
 
 def fate_of(code: int) -> Fate:
@@ -248,7 +252,10 @@ def _run(tests: list[str], source: Path, module: Path, first_failure: Path) -> i
             os.dup2(nowhere.fileno(), stream)
         # pytest warns that it cannot rewrite modules that are loaded already; this says nothing about the mutant.
         quiet = ["-W", "ignore::pytest.PytestAssertRewriteWarning", "-p", "no:cacheprovider"]
-        code = int(pytest.main(["-x", "-q", *quiet, *tests], plugins=[_FailureNote(first_failure)]))
+        note = _FailureNote(first_failure)
+        code = int(pytest.main(["-x", "-q", *quiet, *tests], plugins=[note]))
+    if not note.collected:  # with -x this has the exit code of a failed test
+        return int(pytest.ExitCode.INTERRUPTED)
     return code if code or _loaded_from(source, module) else NOT_TESTED
 
 
