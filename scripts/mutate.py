@@ -4,15 +4,14 @@
     python scripts/mutate.py maths/normality.py       mutants of one module or folder
     python scripts/mutate.py --count 100 --seed 7
 
-A mutant is killed when a test of its module or a contract test ran and failed. A mutant that does not end counts as
-alive; one with which the tests cannot be collected is left out. A survivor that changes no
+A mutant is killed when a test of its module or a contract test fails that passes without the mutant. A mutant that
+does not end counts as alive; one with which the tests cannot be collected is left out. A survivor that changes no
 result is listed in tests/equivalent_mutants.toml with the reason; the command fails when more than a tenth of the
 others survive.
 """
 
 import argparse
 import ast
-import math
 import os
 import random
 import resource
@@ -21,8 +20,9 @@ import signal
 import sys
 import tempfile
 import tomllib
+from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ PARTS = ("maths", "lenses", "attention/mechanisms")
 EQUIVALENT = TESTS / "equivalent_mutants.toml"
 FEWEST_KILLED = 0.9
 # A mutant may loop forever or allocate any amount of memory.
-CPU_SECONDS, CPU_FACTOR = 60, 10
+CPU_SECONDS = 900
 MEMORY = 8 << 30
 NOT_TESTED = 100
 sys.path.insert(0, str(ROOT))
@@ -60,11 +60,10 @@ def main() -> int:
     reasons = _reasons()
     _load_what_all_tests_share()
     changing = [(module, mutant) for module, mutant in sample if _key(module, mutant) not in reasons]
-    seconds = _seconds_without_a_mutant(sorted({module for module, _ in changing}))
     mutants_by_fate: dict[Fate, list[str]] = {fate: [] for fate in Fate}
     for number, (module, mutant) in enumerate(sample, 1):
         reason = reasons.get(_key(module, mutant))
-        fate = None if reason else _fate(module, mutant, seconds[tuple(tests_of(module))])
+        fate = None if reason else _fate(module, mutant)
         print(f"{number}/{len(sample)} {module}:{mutant}: {fate or f'equivalent: {reason}'}", flush=True)
         if fate is not None:
             mutants_by_fate[fate].append(f"{module}:{mutant}")
@@ -114,16 +113,21 @@ def _key(module: Path, mutant: Mutant) -> tuple[str, str, str, str]:
 def tests_of(module: Path) -> list[str]:
     """The test files of a module, and its contract tests.
 
-    A module without test files gets those of the modules that import it.
+    A module without test files gets those of the modules that import it. The file that has the module's name comes
+    first: it is the likeliest to fail.
     """
     test_paths, modules, visited = [], [module], {module}
     while modules and not test_paths:
         test_paths = [test for path in modules for test in _test_files(path)]
         modules = [path for path in _importers(modules) if path not in visited]
         visited.update(modules)
-    tests = sorted({str(test.relative_to(ROOT)) for test in test_paths})
-    members = [Path(test).stem.removeprefix("test_") for test in tests]
-    contracts = {"lenses": ["test_lenses"], "attention": ["test_mechanisms", "test_costs"]}.get(module.parts[0], [])
+    named = [f"test_{module.stem}", f"test_{module.parent.name}_{module.stem}", f"test_{module.parent.name}"]
+    paths = sorted(set(test_paths), key=lambda path: (path.stem not in named, path))
+    tests = [str(path.relative_to(ROOT)) for path in paths]
+    members = [path.stem.removeprefix("test_") for path in paths]
+    if module.parts[0] == "lenses" and module.parent.name not in {"lenses", "shared"}:
+        members.append(module.parent.name)
+    contracts = {"lenses": ["test_lenses"], "attention": ["test_costs", "test_mechanisms"]}.get(module.parts[0], [])
     if not contracts:
         return tests
     # Contract tests name a lens by its name, and a mechanism also by its class; a test file of its own runs completely.
@@ -169,42 +173,59 @@ def _load_what_all_tests_share() -> None:
     del polars, pytest, scipy, torch, transformers
 
 
-def _seconds_without_a_mutant(modules: list[Path]) -> dict[tuple[str, ...], float]:
-    """The processor time of each set of tests without a mutant.
+def _fate(module: Path, mutant: Mutant) -> Fate:
+    """What the tests of the module do with the mutant.
 
-    Stops where tests fail without a mutant: they would kill every mutant.
+    Stops where they fail without the mutant, too: that says nothing about it.
     """
-    seconds: dict[tuple[str, ...], float] = {}
-    for module in modules:
-        tests = tests_of(module)
-        if not tests:
-            raise SystemExit(f"{module}: no test file is named after it or after what imports it")
-        if tuple(tests) not in seconds:
-            fate, seconds[tuple(tests)] = _tested(module, (PACKAGE / module).read_text(), limit=None)
-            if fate is not Fate.SURVIVED:
-                raise SystemExit(f"{fate} without a mutant: {' '.join(tests)}")
-    return seconds
+    tests = tests_of(module)
+    if not tests:
+        raise SystemExit(f"{module}: no test file is named after it or after what imports it")
+    fate, failed = _tested(module, mutated((PACKAGE / module).read_text(), mutant), tests)
+    if fate is Fate.KILLED:
+        _check_without_a_mutant(module, (failed,))
+    if fate is Fate.UNLOADABLE:
+        _check_without_a_mutant(module, ("--collect-only", *tests))
+    return fate
 
 
-def _fate(module: Path, mutant: Mutant, seconds: float) -> Fate:
-    source = mutated((PACKAGE / module).read_text(), mutant)
-    return _tested(module, source, limit=CPU_SECONDS + math.ceil(CPU_FACTOR * seconds))[0]
+@cache
+def _check_without_a_mutant(module: Path, tests: tuple[str, ...]) -> None:
+    fate, _ = _tested(module, (PACKAGE / module).read_text(), list(tests))
+    if fate is not Fate.SURVIVED:
+        raise SystemExit(f"{fate} without a mutant: {' '.join(tests)}")
 
 
-def _tested(module: Path, text: str, limit: int | None) -> tuple[Fate, float]:
+def _tested(module: Path, text: str, tests: list[str]) -> tuple[Fate, str]:
     """Run the tests on a copy of the package with this text of the module.
 
-    Returns the fate of the mutant and the CPU seconds.
+    Returns the fate of the mutant and the name of the test that failed.
     """
     with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "src"
+        source, first_failure = Path(folder) / "src", Path(folder) / "first_failure"
         shutil.copytree(PACKAGE.parent, source, ignore=shutil.ignore_patterns("__pycache__"))
         (source / "headscope" / module).write_text(text)
         child = os.fork()
         if child == 0:
-            os._exit(_run(tests_of(module), source, module, limit))
-        _, status, used = os.wait4(child, 0)
-    return fate_of(os.waitstatus_to_exitcode(status)), used.ru_utime + used.ru_stime
+            os._exit(_run(tests, source, module, first_failure))
+        _, status = os.waitpid(child, 0)
+        failed = first_failure.read_text() if first_failure.exists() else ""
+    return fate_of(os.waitstatus_to_exitcode(status)), failed
+
+
+@dataclass(eq=False)  # pytest needs plugins that can be hashed
+class _FailureNote:
+    """A plugin of pytest that writes which test failed first, and notices where tests cannot be collected."""
+
+    path: Path
+    collected: bool = True
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed and not self.path.exists():
+            self.path.write_text(report.nodeid)
+
+    def pytest_collectreport(self, report: Any) -> None:
+        self.collected &= not report.failed
 
 
 def fate_of(code: int) -> Fate:
@@ -219,11 +240,10 @@ def fate_of(code: int) -> Fate:
     return fates[code]
 
 
-def _run(tests: list[str], source: Path, module: Path, limit: int | None) -> int:
+def _run(tests: list[str], source: Path, module: Path, first_failure: Path) -> int:
     import pytest
 
-    if limit is not None:
-        _bound(limit)
+    _bound(CPU_SECONDS)
     sys.path[:] = [str(source), str(ROOT), *(entry for entry in sys.path if entry != str(PACKAGE.parent))]
     for name in [name for name in sys.modules if name.partition(".")[0] == "headscope"]:
         del sys.modules[name]
@@ -232,7 +252,10 @@ def _run(tests: list[str], source: Path, module: Path, limit: int | None) -> int
             os.dup2(nowhere.fileno(), stream)
         # pytest warns that it cannot rewrite modules that are loaded already; this says nothing about the mutant.
         quiet = ["-W", "ignore::pytest.PytestAssertRewriteWarning", "-p", "no:cacheprovider"]
-        code = int(pytest.main(["-x", "-q", *quiet, *tests]))
+        note = _FailureNote(first_failure)
+        code = int(pytest.main(["-x", "-q", *quiet, *tests], plugins=[note]))
+    if not note.collected:  # with -x this has the exit code of a failed test
+        return int(pytest.ExitCode.INTERRUPTED)
     return code if code or _loaded_from(source, module) else NOT_TESTED
 
 

@@ -47,8 +47,10 @@ _FORMULAS = {
 
 def counted_flops(compute: Callable[[], object]) -> float:
     """The operations of every matrix product, factor and system that the computation runs."""
-    with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=_FORMULAS) as counter:
-        compute()
+    with torch.no_grad():
+        compute()  # what is found once and cached, such as whether torch has a flash kernel, is not counted
+        with FlopCounterMode(display=False, custom_mapping=_FORMULAS) as counter:
+            compute()
     return float(counter.get_total_flops())
 
 

@@ -9,6 +9,7 @@ import headscope.attention as attention
 from headscope.attention.maps import pattern
 from headscope.errors import UsageError
 from tests.attention.calls import make
+from tests.attention.counted_work import counted_bytes, counted_flops
 
 
 def map_of(mechanism: attention.Mechanism, call: attention.Call) -> torch.Tensor:
@@ -42,6 +43,36 @@ def test_the_map_has_as_many_dimensions_as_landmarks(segment: int) -> None:
         call = make(20, right=right, dtype=torch.float64)
         found = map_of(attention.low_rank(segment=segment), call)
         assert int(torch.linalg.matrix_rank(found[0, 0], rtol=1e-9)) <= marks
+
+
+def test_examples_have_fewer_dimensions_than_tokens() -> None:
+    """A few landmarks, twice as many, and the reference at the rank of these."""
+    call = make(64, right=None, dtype=torch.float64)
+    ranks = [torch.linalg.matrix_rank(map_of(m, call)[0, 0], rtol=1e-9) for m in attention.low_rank.examples(64)]
+    assert [int(rank) for rank in ranks] == [4, 8, 8]
+
+
+def test_the_svd_has_the_gradients_of_its_definition() -> None:
+    """A rank above the number of heads, and one above the number of keys."""
+    for rank in (5, 20):
+        call = make(11, heads=2, kv_heads=2, right=None, dtype=torch.float64)
+        mechanism, gradients = attention.low_rank("svd", rank=rank), []
+        for run in (mechanism, mechanism.definition):
+            leaves = [x.clone().requires_grad_() for x in (call.q, call.k, call.v)]
+            run(replace(call, q=leaves[0], k=leaves[1], v=leaves[2])).out.square().sum().backward()
+            gradients.append([leaf.grad for leaf in leaves])
+        for fast, exact in zip(*gradients, strict=True):
+            # Between neighbouring singular values the gradient of the definition loses digits.
+            torch.testing.assert_close(fast, exact, rtol=1e-6, atol=1e-8)
+
+
+def test_cost_counts_the_systems_of_many_landmarks() -> None:
+    """A landmark for every two tokens: the matrices among landmarks outweigh the copies of queries and keys."""
+    call = make(512, batch=1, heads=1, kv_heads=1, d_head=8, right=None)
+    mechanism = attention.low_rank(segment=2)
+    counted = counted_bytes(lambda: mechanism(call))
+    assert counted / 2 <= mechanism.cost(512, 8).bytes <= counted * 2, counted
+    assert counted_flops(lambda: mechanism(call)) == pytest.approx(mechanism.cost(512, 8).flops, rel=1e-9)
 
 
 def test_tokens_alike_in_runs_are_exact() -> None:

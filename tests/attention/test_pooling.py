@@ -135,3 +135,14 @@ def test_weights_of_another_width_are_refused() -> None:
 def test_wrong_parameters(given: dict[str, object]) -> None:
     with pytest.raises(UsageError, match="pooling"):
         attention.pooling(**given)
+
+
+@pytest.mark.parametrize("score", ["additive", "gaussian", "general"])
+def test_queries_before_all_keys_get_nothing(score: str) -> None:
+    """The mix of no values is 0, and the logarithm of an empty sum is −∞."""
+    call = replace(make(5, 9), query_positions=torch.arange(5)[None], key_positions=torch.arange(10, 19)[None])
+    mechanism = attention.pooling(score=score)
+    for output in (mechanism(call, lse=True), mechanism.definition(call)):
+        assert output.lse is not None
+        assert not bool(output.out.any())
+        assert bool((output.lse == -torch.inf).all())

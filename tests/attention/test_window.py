@@ -83,6 +83,18 @@ def test_padding_at_the_ends_is_a_shorter_band(right: int | None, dilation: int,
     assert_same(replace(call, key_padding=real), lambda given: mechanism(given, lse=True), near[None, None])
 
 
+@pytest.mark.parametrize("dilation", [1, 2])
+def test_padding_between_real_keys_is_not_seen(dilation: int) -> None:
+    """No band of a shorter matrix: the real keys of a sequence are not neighbours."""
+    call = make(600, d_head=4, dtype=torch.float64)
+    real = torch.ones(2, 600, dtype=torch.bool)
+    real[1, 200:203], real[1, 350] = False, False
+    mechanism = attention.window(left=20, dilation=dilation)
+    ahead = torch.arange(600)[:, None] - torch.arange(600)
+    near = (ahead <= 20) & (ahead % dilation == 0)
+    assert_same(replace(call, key_padding=real), lambda given: mechanism(given, lse=True), near[None, None])
+
+
 def test_one_end_is_enough_where_the_call_has_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Dense, "attend", None)
     for call in (make(400), replace(make(400), key_padding=torch.ones(2, 400, dtype=torch.bool))):

@@ -10,6 +10,7 @@ from headscope.core import Embedding, Rotary, StreamNorm, StreamReading, WeightS
 from headscope.errors import UsageError, WeightsRefused
 from headscope.lenses.circuits.lens import LENS
 from headscope.lenses.circuits.ordinal_lists import LISTS
+from headscope.lenses.circuits.sentences import _outside
 from headscope.lenses.circuits.settings import Params
 from headscope.lenses.circuits.token_pairs import PairScores, skip_trigrams, strongest_pairs, turned_factor
 from tests.lenses.asking import begin, defined, finish
@@ -301,3 +302,10 @@ def test_senseless_settings_are_refused(settings):
 def test_a_head_that_is_not_there_is_refused():
     with pytest.raises(UsageError, match="matches no head"):
         finding_of(MODELS["grouped queries"], at="L9.H0")
+
+
+def test_a_score_at_the_end_of_chance_is_not_beyond_it():
+    """Eigenvalues of one sign give 1, and so may all draws of the null."""
+    ends = {"null_low": [-1.0, -1.0, -0.2], "null_high": [1.0, 1.0, 0.2]}
+    assert _outside(pl.DataFrame({"value": [1.0, -1.0, 0.3]} | ends)) == (1, 0)
+    assert _outside(pl.DataFrame({"value": [1.0, -1.0, -0.3]} | ends)) == (0, 1)

@@ -106,6 +106,7 @@ def test_the_effect_that_would_be_counted_is_that_of_the_median_row():
     assert countable_effect(rows, 1) == pytest.approx(expected)
     assert countable_effect(rows, 1, scale="size") == pytest.approx(expected / 2)
     assert countable_effect(rows.tail(1), 0) is None
+    assert countable_effect(rows.with_columns(windows=1), 0) is None, "the ends of one window are no interval"
     assert countable_effect(rows, 0) > expected > countable_effect(rows, 3)
 
 

@@ -147,6 +147,13 @@ def test_the_largest_weights_are_compared_by_their_intervals():
     assert overlapping.effect == 0
 
 
+def test_intervals_that_touch_are_not_apart():
+    """A head that is its own average has the same interval twice; it does not lie below itself."""
+    largest = said(largest_average=SINGLE | {"half": [0.0] * 3}, largest_head=SINGLE | {"half": [0.0] * 3})[2]
+    assert "lies below that of the head in 0 of 3 layers" in largest.full
+    assert largest.effect == 0
+
+
 def test_one_window_gives_no_interval():
     hidden, shift, largest = said(windows=1)
     assert_states(hidden.full, 1, 37.1, 3, 0, *percents(MOST), 44.8, 81)

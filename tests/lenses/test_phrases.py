@@ -18,6 +18,8 @@ def test_detectable_effect_is_that_of_the_median_row():
     assert detectable_effect(rows) == pytest.approx(expected)
     assert detectable_effect(rows, scale="size") == pytest.approx(expected / 2)
     assert detectable_effect(rows.tail(1)) is None
+    # The ends of one window are no interval, whatever they hold.
+    assert detectable_effect(rows.with_columns(windows=1)) is None
 
 
 @pytest.mark.parametrize(

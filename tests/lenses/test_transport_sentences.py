@@ -6,7 +6,8 @@ from statistics import median
 import polars as pl
 import pytest
 
-from headscope.lenses.transport.sentences import sentences
+from headscope.lenses.transport.constant_weights import Counts
+from headscope.lenses.transport.sentences import method, sentences
 from headscope.lenses.transport.tables import SCHEMAS
 from tests.lenses.stated_numbers import assert_sound, assert_states, detected_by_one_test
 
@@ -259,3 +260,12 @@ def test_one_head_and_one_layer():
     assert "The 95 % interval of 1 of 1 head leaves 0 out" in answer.full
     assert "squared error of the covariance (its 95 % interval leaves 0 out in 1 of 1 head; over" in causes.full
     assert "(medians of 1 layer, 12 windows)" in through.full
+
+
+@pytest.mark.parametrize(
+    ("skip", "words"),
+    [(0, "24 tokens of all"), (1, "24 tokens without the first token of"), (3, "without the first 3 tokens of")],
+)
+def test_the_method_names_the_tokens_that_are_left_out(skip, words):
+    counts = Counts(skip=skip, queries=24, windows=9, fewest=9, same_shape=9, other_shape=0)
+    assert words in method(counts, 1, 4)

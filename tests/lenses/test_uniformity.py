@@ -11,7 +11,7 @@ from headscope.core import WeightStatus
 from headscope.errors import UsageError
 from headscope.lenses.lens import AS_IS, Batch
 from headscope.lenses.uniformity.lens import LENS
-from headscope.lenses.uniformity.rates import VARIANTS
+from headscope.lenses.uniformity.rates import VARIANTS, _factor_row
 from headscope.lenses.uniformity.settings import Params
 from headscope.model import model as models
 from headscope.pipeline import measure
@@ -128,6 +128,18 @@ def test_predictions_are_judged_by_their_intervals():
     # The prediction leaves out feed-forward parts: the model as it is is not judged by it.
     assert "With feed-forward parts, which the prediction leaves out: 0.96" in finding.headlines[2].full
     assert "quarter" not in finding.headlines[2].full
+
+
+def test_a_prediction_of_nothing_is_none():
+    """Averaging that leaves nothing in one layer of one window predicts no geometric mean over the layers."""
+    factor = torch.full((3, 2), 0.5, dtype=torch.float64)
+    predicted = factor.clone()
+    whole = _factor_row(SITES[0], AS_IS, factor, predicted)
+    assert (whole["predicted"], whole["ratio"]) == (pytest.approx(0.5), pytest.approx(1.0))
+    predicted[1, 0] = 0.0
+    row = _factor_row(SITES[0], AS_IS, factor, predicted)
+    assert (row["predicted"], row["ratio"]) == (None, None)
+    assert row["value"] == pytest.approx(0.5)
 
 
 def test_rounding_is_no_measurement():

@@ -120,6 +120,17 @@ def test_the_critical_diameter_is_sharp(value):
         critical_diameter(-1.0, 2.0, 2)
 
 
+@pytest.mark.parametrize("value", [1.1, 2.0, 5.0])
+def test_the_critical_diameter_is_sharp_on_a_line(value):
+    """One dimension: two tokens that lie opposite each other keep their diameter where it is critical."""
+    critical = critical_diameter(3.0, value, 1)
+    x, eye = number(critical / 2) * torch.tensor([[1.0], [-1.0]]).double(), torch.eye(1, dtype=torch.float64)
+    after = attention(x, 3 * eye, eye, value * eye)
+    assert float(diameter(after)) == pytest.approx(critical, rel=1e-9)
+    with pytest.raises(UsageError, match="d_key at least 1"):
+        critical_diameter(3.0, value, 0)
+
+
 def test_collapse_is_cubic_in_the_end():
     x, eye = orthogonal_tokens(2, 0.1), torch.eye(2, dtype=torch.float64)
     before = float(diameter(x))

@@ -251,6 +251,14 @@ def test_singular_has_no_log_determinant():
         eigen(torch.diag(torch.tensor([1.0, -0.1])))
 
 
+def test_a_matrix_is_singular_or_not_in_any_batch():
+    """A pivot of 2e-6 is above the limit for two dimensions, 4.5e-7; it stays so among 400 matrices."""
+    nearly_one = (1 - 4e-12) ** 0.5
+    matrix = torch.tensor([[1.0, nearly_one], [nearly_one, 1.0]], dtype=torch.float64)
+    alone, batch = log_determinant(matrix), log_determinant(matrix.expand(3, 400, 2, 2))
+    torch.testing.assert_close(batch, alone.expand(3, 400))
+
+
 def test_tiny_scales_are_not_singular():
     """Features in very different units are no reason to refuse."""
     units = torch.diag(torch.tensor([1e-9, 1.0, 1e9], dtype=torch.float64))

@@ -46,6 +46,19 @@ def test_pairs_have_their_cosine(n, cosine):
     torch.testing.assert_close(y.norm(dim=-1), torch.ones(10, dtype=torch.float64))
 
 
+@pytest.mark.parametrize("n", [1, 4])
+@pytest.mark.parametrize("cosine", [-1.0, 1.0])
+def test_the_largest_cosines_are_one_direction_twice(n, cosine):
+    x, y = pairs_at_cosine(10, n, cosine, generator())
+    torch.testing.assert_close(y, cosine * x, rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("cosine", [-1.0, 1.0])
+def test_product_moments_of_one_direction_twice(cosine):
+    """The moments of x² and of x_i x_j on the sphere."""
+    assert product_moments(5, cosine) == pytest.approx((3 / 35, 1 / 35))
+
+
 @quick
 @given(n=st.integers(2, 50), cosine=st.floats(-1, 1))
 def test_product_moments_sum_to_one(n, cosine):

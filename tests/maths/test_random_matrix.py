@@ -195,6 +195,15 @@ def test_how_often_chance_exceeds_the_edge():
     assert share == pytest.approx(BEYOND_EDGE, abs=0.07)
 
 
+def test_the_energy_beyond_the_edge_is_that_of_values_at_the_edge():
+    """The null of the energy is that of the number, each value with the energy of the edge."""
+    for sizes_of_factors in ((40, 80), (60, 20, 900)):
+        numbers = of_gaussian(sizes_of_factors, 0).quantities
+        share_at_edge = numbers["largest"][1] ** 2 / numbers["sum_squares"][0]
+        for count, energy in (("above_edge", "energy_above_edge"), ("spikes", "energy_in_spikes")):
+            assert numbers[energy][1] == pytest.approx(numbers[count][1] * share_at_edge, rel=1e-9)
+
+
 @pytest.mark.parametrize("make", [lambda: MarchenkoPastur(0, 3), lambda: GaussianProduct(3, 3, 3, 0.0)])
 def test_impossible_laws_are_refused(make):
     with pytest.raises(UsageError, match="random matrix needs"):

@@ -85,6 +85,13 @@ def test_slerp_stays_on_the_sphere(angle, radius, seed):
     assert float((u.norm(dim=-1) / radius - 1).abs().max()) < 1e-11
 
 
+def test_slerp_between_almost_opposite_points_stays_on_the_sphere():
+    """The part of w across v is small there: rounding that stays along v would be a ten-millionth of it."""
+    v, w = pairs_at_angle(20, 6, math.pi - 1e-9, generator=generator())
+    length = slerp(v, w, T).norm(dim=-1)
+    torch.testing.assert_close(length, torch.ones_like(length), rtol=0, atol=1e-12)
+
+
 @quick
 @given(angle=angles, seed=seeds)
 def test_slerp_equals_its_definition(angle, seed):
@@ -202,7 +209,19 @@ def test_hidden_keys():
         half_chord(a, b)
 
 
+@pytest.mark.parametrize("centred", [False, True])
+def test_the_smallest_spheres(centred):
+    """Two points are a sphere, and a circle has pairs at an angle; centred points need one dimension more."""
+    points = uniform_on_sphere(50, 1 + centred, 2.0, generator=generator(), centred=centred)
+    assert points[:, 0].sign().unique().tolist() == [-1.0, 1.0]
+    torch.testing.assert_close(points.norm(dim=-1), torch.full((50,), 2.0, dtype=torch.float64))
+    first, second = pairs_at_angle(50, 2 + centred, 0.7, generator=generator(), centred=centred)
+    torch.testing.assert_close(angle_between(first, second), torch.full((50,), 0.7, dtype=torch.float64))
+
+
 def test_unusable_spheres():
+    with pytest.raises(UsageError, match="dimension"):
+        uniform_on_sphere(3, 1, generator=generator(), centred=True)
     with pytest.raises(UsageError, match="radius"):
         uniform_on_sphere(3, 4, 0.0, generator=generator())
     with pytest.raises(UsageError, match="dimension"):
