@@ -22,7 +22,10 @@ LABELS = {one.name: {item.label for item in one.items} for one in documents()}
 # What may be missing; anything else is a slip of the pen.
 PLANNED = {
     "lens transport",
-    *(f"command {name}" for name in ("intervene", "study", "study fewshot", "study translation", "swap")),
+    *(
+        f"command {name}"
+        for name in ("intervene", "study", "study fewshot", "study translation", "study linear-systems", "swap")
+    ),
     "feed-forward in lens spectra",
 }
 

@@ -194,7 +194,8 @@ def _shares(sigma: Float[Tensor, "*batch rank"], power: int) -> Float[Tensor, "*
 
 
 def _inverse(x: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
-    return torch.where(x > 0, 1 / x, 0.0)
+    # The inner choice keeps the gradient finite where x is 0.
+    return torch.where(x > 0, 1 / torch.where(x > 0, x, 1.0), 0.0)
 
 
 def _largest_entry(w: Float[Tensor, "*batch rows columns"]) -> Float[Tensor, "*batch 1 1"]:

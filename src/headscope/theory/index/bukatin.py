@@ -36,7 +36,7 @@ SLIDES = (
             ("12", "interplay of Transformers and autoencoders 1", "Features as combinations of neurons", "B-13"),
             ("14", "grokking and phase transitions", "Grokking is solved", "B-27"),
             ("15", "in-context learning 1", "Attention as a large step of gradient descent", "B-14 B-15"),
-            ("18", "in-context learning 4", "Early layers set up a task that later ones solve", "study regression",
+            ("18", "in-context learning 4", "Early layers set up a task that later ones solve", "study linear-systems",
              "B-23"),
             ("19", "in-context learning 5", "Learning in context in small models", "B-24"),
             ("20", "autoregressive models as simulators 1", "Models as simulators", "B-27"),

@@ -94,7 +94,7 @@ QUESTIONS = (
         "q",
         (
             ("1", "3.1", "Can a good pooling function be designed?", "mechanisms pooling", "C-10a C-10b C-10c"),
-            ("2", "3.1", "Can a more expressive pooling function make up for fewer heads?", "swap MODEL --prune",
+            ("2", "3.1", "Can a more expressive pooling function make up for fewer heads?", "study translation",
              "C-10e"),
             ("3", "3.1", "What does it cost to give the matrices a shape, e.g. low rank?", "intervene MODEL --rank 8",
              "swap MODEL"),
