@@ -22,6 +22,7 @@ TASK = "measuring plans on the search text, window"
 ORIGINAL_TASK = "measuring the original on the search text, window"
 _HOPELESS = 3.0  # a plan whose mean is so many budgets over is not measured to the end
 _FEWEST = 2  # windows before that is decided
+_PRECISION = 100  # the search ends when the best plan is known to this part of the ladder
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Search:
         end = self.clock() + self.seconds
         original = self._nats(ORIGINAL_TASK, Plan({}), step)
         fitting, failing = 0, len(self.ladder.steps) + 1
-        while failing - fitting > 1:
+        while failing - fitting > max(1, len(self.ladder.steps) // _PRECISION):
             if self.clock() > end:
                 self.is_complete = False
                 break
