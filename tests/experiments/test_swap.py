@@ -286,6 +286,7 @@ def test_a_length_beyond_the_context_is_left_out_with_the_reason(tiny: Model) ->
     material = gather(tiny, text_of(None), (64, 4096), tokens=64, windows=4, searches=False)
     assert set(material.test) == {64}
     assert "context" in material.omissions[0]
+    assert set(gather(tiny, text_of(None), (), tokens=64, windows=4, searches=False).test) == {1024}
     with pytest.raises(UsageError, match="no length of"):
         gather(tiny, text_of(None), (4096,), tokens=64, windows=4, searches=False)
 
@@ -318,7 +319,6 @@ def test_rules_are_joined_by_mechanism() -> None:
         (Params(replace=("L0=window(lft=4)",)), "lft"),
         (Params(plan="nowhere.json"), "there is no plan"),
         (Params(budget="1%", lengths=(8,)), "at least 16"),
-        (Params(budget="1%", lengths=()), "at least 16"),
         (Params(budget="1%", minutes=0.0), "needs time"),
     ],
 )

@@ -45,6 +45,7 @@ SHORT_NAMES = {
     "ratio": "ratio",
     "ratio_low": "low",
     "ratio_high": "high",
+    "speedup": "speed-up",
     "kl": "kl",
     "agreement": "same token",
 }
@@ -78,9 +79,10 @@ class Swap(Experiment[Params]):
         self.check(params)
         if not predicts_next_token(model):
             raise UsageError(f"a swap is judged by perplexity, and {model.spec.name} predicts no next token")
+        ready = _ready_plan(model, params)
         sizes = {"tokens": params.tokens, "windows": params.windows}
         material = gather(model, text_of(params.text), params.lengths, searches=bool(params.budget), **sizes)
-        proposal = _proposal(model, params, material, progress)
+        proposal = _searched(model, params, material, progress) if ready is None else Proposal(ready)
         if params.save:
             proposal.plan.write(params.save)
         return self._judged(model, params, material, proposal, progress), material.spec
@@ -115,13 +117,13 @@ class Swap(Experiment[Params]):
             quantities=head_quantities(),
             method=_method(params, material, proposal),
             warnings=(*material.omissions, *proposal.warnings, *(() if leak.is_clean else ("The plan looks ahead.",))),
-            params=_stated_params(params, plan),
+            params=_stated_params(params, material, plan),
         )
 
     def show(self, finding: Finding) -> Display:
-        """Quality, and speed beside it."""
-        speed = finding.tables["speed"].select("tokens", "which", "seconds", "speedup")
-        table = short_table(finding.tables["quality"], SHORT_NAMES).join(speed, on=["tokens", "which"], how="left")
+        """Quality with the speed-up, and what both write."""
+        both = finding.tables["quality"].join(finding.tables["speed"], on=["tokens", "which"], how="left")
+        table = short_table(both, SHORT_NAMES)
         texts = finding.tables["texts"]
         written = tuple(zip(texts["which"], texts["text"], strict=True))
         return Display(table, (Passage(texts["prompt"][0], written),))
@@ -130,16 +132,20 @@ class Swap(Experiment[Params]):
 EXPERIMENT = Swap()
 
 
-def _proposal(model: Model, params: Params, material: Material, progress: Step) -> Proposal:
-    """The plan by hand, from a file, or by search."""
-    if params.plan:
-        plan = Plan.read(params.plan)
-        plan.check_model(model)
-        plan.heads(model.sites)
-        return Proposal(plan)
+def _ready_plan(model: Model, params: Params) -> Plan | None:
+    """The plan by hand or from a file; None where one is searched.
+
+    Raises:
+        UsageError: It does not fit the model.
+    """
     if params.replace:
-        return Proposal(Plan.for_model(model, rules_of(params.replace), {"by": "hand"}))
-    return _searched(model, params, material, progress)
+        return Plan.for_model(model, rules_of(params.replace), {"by": "hand"})
+    if not params.plan:
+        return None
+    plan = Plan.read(params.plan)
+    plan.check_model(model)
+    plan.heads(model.sites)
+    return plan
 
 
 def _searched(model: Model, params: Params, material: Material, progress: Step) -> Proposal:
@@ -207,14 +213,14 @@ def _texts(model: Model, plan: Plan, params: Params, progress: Step) -> pl.DataF
     return pl.DataFrame({"prompt": [params.prompt] * 2, "which": ["original", "plan"], "text": texts})
 
 
-def _stated_params(params: Params, plan: Plan) -> dict[str, str | int | float | bool | None]:
+def _stated_params(params: Params, material: Material, plan: Plan) -> dict[str, str | int | float | bool | None]:
     return {
         "replace": "; ".join(f"{heads}={mechanism}" for mechanism, heads in plan.replace.items()),
         "plan": params.plan or None,
         "budget": params.budget or None,
         "tokens": params.tokens,
         "windows": params.windows,
-        "lengths": ",".join(map(str, params.lengths)),
+        "lengths": ",".join(map(str, material.test)),
         "seed": params.seed,
     }
 

@@ -14,6 +14,7 @@ from headscope.experiments.text_sample import Tokens, spread, windows_of
 from headscope.model.model import Model
 
 FEWEST = 4  # windows from which an interval says anything
+DEFAULT_LENGTHS = (2048, 8192)
 FITTED = 2  # windows that the predicted damage is averaged over
 
 
@@ -93,7 +94,7 @@ def _judging_windows(
     by_length: dict[int, tuple[Tokens, ...]] = {}
     omissions = []
     context = model.spec.context
-    for length in sorted(set(lengths)):
+    for length in sorted(set(lengths or DEFAULT_LENGTHS)):
         if context is not None and length > context:
             omissions.append(f"Not judged at {length} tokens: the context of {model.spec.name} has {context}.")
             continue
@@ -102,6 +103,9 @@ def _judging_windows(
             omissions.append(f"Not judged at {length} tokens: {text.name} has {cut.n_tokens}.")
             continue
         by_length[length] = spread(cut, count)
+    if not by_length and not lengths:
+        room = min(context or DEFAULT_LENGTHS[0], windows_of(model, text, DEFAULT_LENGTHS[0]).n_tokens // FEWEST)
+        by_length[room] = spread(windows_of(model, text, room), count)
     if not by_length:
         raise UsageError(
             f"no length of {sorted(set(lengths))} fits {model.spec.name} and {text.name}. {' '.join(omissions)}",

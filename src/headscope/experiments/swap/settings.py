@@ -56,8 +56,12 @@ class Params:
     tokens: int = field(default=2048, metadata={"help": "tokens per window of the search", "min": 64})
     windows: int = field(default=12, metadata={"help": "most windows of the search and of each judgement", "min": 4})
     lengths: tuple[int, ...] = field(
-        default=(2048, 8192),
-        metadata={"help": "tokens per window at which a plan is judged and timed", "metavar": "N..."},
+        default=(),
+        metadata={
+            "help": "tokens per window at which a plan is judged and timed. Default: 2048 and 8192, or what model and "
+            "text have room for",
+            "metavar": "N...",
+        },
     )
     minutes: float = field(default=30.0, metadata={"help": "the search ends after this time with its best plan"})
     repeats: int = field(default=3, metadata={"help": "how often each prefill is timed", "min": 1})
@@ -100,7 +104,7 @@ class Params:
                 f"a search splits the text by its documents, and {name}:{split} is one split already",
                 hint=f"name the whole text: --text {name}",
             )
-        if not self.lengths or min(self.lengths) < 16:
+        if self.lengths and min(self.lengths) < 16:
             raise UsageError(f"lengths are at least 16 tokens, got {list(self.lengths)}")
         if not self.minutes > 0:
             raise UsageError(f"the search needs time: minutes={self.minutes}")
