@@ -1,0 +1,155 @@
+"""Recall: whether a model still finds what a long text told it, which perplexity hardly shows.
+
+Each trial hides facts in ordinary text (the windows of the judgement) and asks for one at the end:
+
+    passkey    one number, told once
+    needles    a number for each of four cities, far apart; one is asked for
+    look-up    a list of twenty words with their numbers; one is asked for
+
+A trial is right when every token of the answer is the likeliest one, given the tokens of the answer before it. Facts lie
+at several depths of the text: 0 is its beginning, 1 its end. A task that the original itself solves in less than `ABLE`
+of its trials says nothing about a plan and is left out.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from headscope.experiments.text_sample import Tokens
+from headscope.model.model import Model
+from headscope.model.plans.applied_plan import apply
+from headscope.model.plans.plan import Plan
+from headscope.model.transformers.model_state import restored
+from headscope.model.transformers.probe_inputs import forward_options
+from headscope.progress import Step
+
+TASK = "asking for facts in"
+ABLE = 0.8
+DEPTHS = (0.1, 0.3, 0.5, 0.7, 0.9)
+PASSKEY, NEEDLES, LOOKUP = "passkey", "needles", "look-up"
+CITIES = ("Paris", "Rome", "Cairo", "Lima")
+WORDS = (
+    "apple", "river", "stone", "cloud", "table", "horse", "paper", "green", "night", "house",
+    "music", "bread", "tower", "water", "light", "chair", "grass", "smoke", "wheel", "bridge",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Tokens of a text with a question at its end, and those of the answer."""
+
+    task: str
+    depth: float
+    prompt: Tokens
+    answer: Tokens
+
+
+@dataclass(frozen=True)
+class Recall:
+    """How many trials of a task were right at one length and depth, without a plan and with it."""
+
+    n: int
+    task: str
+    depth: float
+    trials: int
+    original: int
+    plan: int
+
+
+def recall(model: Model, plan: Plan, n: int, fillers: Sequence[Tokens], seed: int, step: Step) -> list[Recall]:
+    """Ask for facts at every depth, once in each of the texts `fillers`, which are cut to n tokens with the question."""
+    generator = torch.Generator().manual_seed(seed)
+    trials = [
+        trial_of(model, task, depth, filler, n, generator)
+        for task in (PASSKEY, NEEDLES, LOOKUP)
+        for depth in DEPTHS
+        for filler in fillers
+    ]
+    label = f"{TASK} {n} tokens, trial"
+    original, swapped = list[bool](), list[bool]()
+    for index, trial in enumerate(trials):
+        step(label, index, len(trials))
+        original.append(is_right(model, trial))
+        with apply(plan, model):
+            swapped.append(is_right(model, trial))
+    step(label, len(trials), len(trials))
+    outcomes = list(zip(trials, original, swapped, strict=True))
+    return [
+        _counted(n, task, depth, [row for row in outcomes if (row[0].task, row[0].depth) == (task, depth)])
+        for task in (PASSKEY, NEEDLES, LOOKUP)
+        for depth in DEPTHS
+    ]
+
+
+def _counted(n: int, task: str, depth: float, outcomes: Sequence[tuple[Trial, bool, bool]]) -> Recall:
+    rights = [sum(row[1] for row in outcomes), sum(row[2] for row in outcomes)]
+    return Recall(n, task, depth, len(outcomes), *rights)
+
+
+def trial_of(model: Model, task: str, depth: float, filler: Tokens, n: int, generator: torch.Generator) -> Trial:
+    """A trial of a task: facts at their places in a text, the question behind it, n tokens with the answer.
+
+    Properties:
+        - the fact stands at its depth and nowhere else  (tested: test_a_fact_stands_at_its_depth)
+    """
+    numbers = [f"{number}" for number in torch.randint(1000, 9999, (len(WORDS),), generator=generator).tolist()]
+    if task == PASSKEY:
+        facts = [(depth, f"\nThe pass key is {numbers[0]}. Remember it: {numbers[0]} is the pass key.\n")]
+        question, answer = "\nWhat is the pass key? The pass key is", numbers[0]
+    elif task == NEEDLES:
+        # The city that is asked for is at the depth, the others at equal distances from it, around the text.
+        places = [(depth + index / len(CITIES)) % 1.0 for index in range(len(CITIES))]
+        order = torch.randperm(len(CITIES), generator=generator).tolist()
+        facts = [
+            (place, f"\nThe special number of {CITIES[city]} is {numbers[city]}.\n")
+            for place, city in zip(places, order, strict=True)
+        ]
+        asked = order[0]
+        question, answer = f"\nThe special number of {CITIES[asked]} is", numbers[asked]
+    else:
+        asked = int(torch.randint(len(WORDS), (1,), generator=generator))
+        lines = "".join(f"{word}: {number}\n" for word, number in zip(WORDS, numbers, strict=True))
+        facts = [(depth, f"\n{lines}")]
+        question, answer = f"\n{WORDS[asked]}:", numbers[asked]
+    return _placed(model, task, depth, (filler, n), sorted(facts), (question, f" {answer}"))
+
+
+def _placed(
+    model: Model,
+    task: str,
+    depth: float,
+    text: tuple[Tokens, int],
+    facts: Sequence[tuple[float, str]],
+    ending: tuple[str, str],
+) -> Trial:
+    filler, n = text
+    # A tokenizer may join the answer's first sign with the question: what both give together is cut where they part.
+    question, whole = (_plain(model, words) for words in (ending[0], ending[0] + ending[1]))
+    answer = whole[len(question) :]
+    inserts = [(place, _plain(model, fact)) for place, fact in facts]
+    room = n - len(whole) - sum(len(tokens) for _, tokens in inserts)
+    parts, start = [], 0
+    for place, tokens in inserts:
+        cut = max(1, round(place * room))
+        parts += [filler[start:cut], tokens]
+        start = cut
+    prompt = torch.cat([*parts, filler[start:room], question])
+    return Trial(task, depth, prompt, answer)
+
+
+def _plain(model: Model, words: str) -> Tokens:
+    """The tokens of some words without special ones."""
+    tokenizer = model.tokenizer
+    if tokenizer is None:
+        raise RuntimeError("recall needs a tokenizer, and the material was checked for one")
+    return torch.tensor(tokenizer(words, add_special_tokens=False)["input_ids"], dtype=torch.long)
+
+
+def is_right(model: Model, trial: Trial) -> bool:
+    """Whether each token of the answer is the likeliest one after those before it."""
+    tokens = torch.cat([trial.prompt, trial.answer])[None].to(model.hf.device)
+    with torch.no_grad(), restored(model.hf):
+        logits = model.hf(input_ids=tokens, **forward_options(model.hf)).logits[0]
+    predicted = logits[-len(trial.answer) - 1 : -1].argmax(-1).cpu()
+    return bool((predicted == trial.answer).all())
