@@ -1,0 +1,320 @@
+"""The lens `structure` by its formulas, in float64; the fold shares none of it."""
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import inf, sqrt
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+
+from headscope.core import Site, WeightSource
+from headscope.lenses.lens import AS_IS, Batch
+from headscope.lenses.structure.settings import Params
+from headscope.lenses.structure.tables import SCHEMAS
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+Key = tuple[str, int | None, int | None]  # structure, size, entries
+Row = dict[str, object]
+
+WIDTHS = (0, *(2**k for k in range(13)))
+PAIRS: tuple[Key, ...] = (
+    *(("band", w, None) for w in WIDTHS),
+    *(("band and first token", w, None) for w in WIDTHS),
+    *(("band and entries", w, s) for w in (1, 8) for s in (1, 4, 16)),
+    *(("first tokens", c, None) for c in (1, 4, 16)),
+    *(("columns", c, None) for c in (1, 2, 4, 8, 16, 32)),
+    *(("offsets", c, None) for c in (1, 2, 4, 8)),
+    *(("blocks", b, None) for b in (8, 32, 128, 512, 2048)),
+)
+OTHERS: tuple[Key, ...] = (*(("low rank", r, None) for r in (1, 2, 4, 8, 16)), ("linear kernel", 16, None))
+BASELINES: tuple[Key, ...] = (("zero", None, None), ("uniform", None, None), ("visible uniform", None, None))
+COMPARED = 8  # windows behind low rank and linear kernel as structures
+
+
+@dataclass(frozen=True)
+class Window:
+    """The rows of one head that are read in one window, the values of all keys, and the Gram matrix of W_O."""
+
+    a: Array
+    v: Array
+    gram: Array
+    visible: Mask
+    positions: list[int]
+    noise: Array
+
+    @property
+    def away(self) -> NDArray[np.int64]:
+        """Query position less key position."""
+        return np.array(self.positions)[:, None] - np.arange(self.a.shape[1])
+
+    def written(self, rows: Array) -> float:
+        """‖rows · V · W_O‖², from the Gram matrix of W_O."""
+        x = rows @ self.v
+        return float(np.trace(x @ self.gram @ x.T))
+
+
+def definition(params: Params, weights: WeightSource | None, batches: Sequence[Batch]) -> dict[str, pl.DataFrame]:
+    """The formulas as written, head by head on the stored maps, in float64."""
+    shown = [batch for batch in batches if batch.variant == AS_IS]
+    rows: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
+    for site in shown[0].captures["pattern"] if shown else ():
+        for head in range(site.n_heads if site.kind == "self" else 0):
+            windows = [
+                window
+                for batch in shown
+                for index in range(len(batch.real))
+                if (window := _window(site, head, batch, index)) is not None
+            ][: params.windows]
+            if windows:
+                place: Row = {"stack": site.stack, "kind": site.kind, "layer": site.layer, "head": head}
+                table = [place | row for row in _structure_rows(windows)]
+                rows["structures"] += table
+                rows["smallest"] += [place | row for row in _smallest_rows(windows, table)]
+                rows["families"].append(place | _family_row(params, windows))
+    columns = {name: [{column: row.get(column) for column in SCHEMAS[name]} for row in rows[name]] for name in rows}
+    return {name: pl.DataFrame(columns[name], schema=SCHEMAS[name]) for name in SCHEMAS if columns[name]}
+
+
+def _window(site: Site, head: int, batch: Batch, index: int) -> Window | None:
+    """Rows with at least two visible keys, among the last 16 of each part of the window."""
+    pattern = batch.captures["pattern"][site][index].double().numpy()
+    real = batch.real[index].numpy()
+    real = real if len(real) == pattern.shape[2] else np.ones(pattern.shape[2], dtype=bool)
+    part = 16
+    while 4 * part < pattern.shape[1]:
+        part *= 2
+    read = [i for i in range(pattern.shape[1]) if real[i] and i % part >= part - 16]
+    positions = [int(real[:i].sum()) for i in read]
+    a = pattern[np.ix_(range(len(pattern)), read, np.flatnonzero(real))]
+    n = a.shape[2]
+    away = np.array(positions, dtype=int).reshape(-1, 1) - np.arange(n)
+    if site.causal:
+        visible = (away >= 0) & (away < (site.window or inf))
+    else:
+        visible = (a > 0).any(0) if site.window is not None else np.ones((len(read), n), dtype=bool)
+    counted = visible.sum(1) >= 2
+    if not counted.any():
+        return None
+    text = batch.tokens[index].to(torch.int64).numpy()
+    text = text[batch.real[index].numpy()]
+    seed = int.from_bytes(hashlib.sha256(text.tobytes()).digest()[:7], "big")
+    noise = torch.rand(int(counted.sum()), n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    v = batch.captures["v"][site][index, site.kv_head(head)].double().numpy()[real]
+    gram = batch.captures["output_gram"][site][index, head].double().numpy()
+    kept_positions = [p for p, is_counted in zip(positions, counted, strict=True) if is_counted]
+    return Window(a[head][counted], v, gram, visible[counted], kept_positions, noise.numpy())
+
+
+def _mask(key: Key, window: Window) -> Mask:
+    """The pairs that a structure keeps."""
+    name, size, entries = key
+    a, away, size = window.a, window.away, size or 0
+    n = a.shape[1]
+    mask = np.zeros_like(window.visible)
+    if name.startswith("band"):
+        mask = np.abs(away) <= size
+    if name == "band and first token":
+        mask[:, 0] = True
+    if name == "band and entries":
+        for i, row in enumerate(a):
+            outside = [j for j in range(n) if window.visible[i, j] and not mask[i, j]]
+            mask[i, sorted(outside, key=lambda j, row=row: -row[j])[:entries]] = True
+    if name == "first tokens":
+        mask[:, :size] = True
+    if name == "columns":
+        sums = a.sum(0)
+        mask[:, sorted(range(n), key=lambda j: -sums[j])[:size]] = True
+    if name == "offsets":
+        sums_of = {d: a[away == d].sum() for d in range(-n, n)}
+        mask = np.isin(away, sorted(sums_of, key=lambda d: -sums_of[d])[:size])
+    if name == "blocks":
+        mask = np.array(window.positions)[:, None] // size == np.arange(n) // size
+    return mask & window.visible
+
+
+def _renormalised(a: Array, mask: Mask) -> Array:
+    """Each row without the pairs left out, at the sum that it had; 0 where nothing is left."""
+    x = np.where(mask, a, 0.0)
+    sums = x.sum(1, keepdims=True)
+    return np.where(sums > 1e-30, x / np.maximum(sums, 1e-30) * a.sum(1, keepdims=True), 0.0)
+
+
+def _fitted(key: Key, window: Window) -> Array:
+    """The map that a structure puts in the place of A."""
+    name, size, _ = key
+    a, sums = window.a, window.a.sum(1, keepdims=True)
+    if name == "zero":
+        return np.zeros_like(a)
+    if name == "uniform":
+        return np.ones_like(a) * sums / a.shape[1]
+    if name == "visible uniform":
+        return window.visible / window.visible.sum(1, keepdims=True) * sums
+    if name == "low rank":
+        return _low_rank(a, size or 0)
+    if name == "linear kernel":
+        return _kernel(a, window.visible, size or 0)
+    return _renormalised(a, _mask(key, window))
+
+
+def _low_rank(a: Array, rank: int) -> Array:
+    u, sigma, vh = np.linalg.svd(a, full_matrices=False)
+    low: Array = (u[:, :rank] * sigma[:rank]) @ vh[:rank]
+    return low
+
+
+def _kernel(a: Array, visible: Mask, features: int) -> Array:
+    """φψᵀ on the visible pairs, rows at the sums of A, after 20 multiplicative updates of φ and of ψ."""
+    starts = [int((f + 0.5) * len(a) / features) for f in range(features)]
+    psi = a[starts].T + 1 / a.shape[1]
+    phi = np.ones((len(a), features))
+
+    def over(x: Array, y: Array) -> Array:
+        return np.divide(x, y, out=np.zeros_like(x), where=y > 1e-30)
+
+    for _ in range(20):
+        phi = phi * over(over(a, phi @ psi.T) * visible @ psi, visible @ psi)
+        psi = psi * over((over(a, phi @ psi.T) * visible).T @ phi, visible.T @ phi)
+    kernel = (phi @ psi.T) * visible
+    return over(kernel * a.sum(1, keepdims=True), np.broadcast_to(kernel.sum(1, keepdims=True), a.shape))
+
+
+def _numbers(key: Key, window: Window) -> int:
+    """Numbers that all rows keep: visible pairs; of a rank or a feature one for each query and one for each key."""
+    if key in PAIRS:
+        return int(_mask(key, window).sum())
+    pairs = {"zero": 0, "uniform": window.a.size, "visible uniform": int(window.visible.sum())}
+    return pairs[key[0]] if key[0] in pairs else 2 * (key[1] or 0) * len(window.a)
+
+
+def _structure_rows(windows: Sequence[Window]) -> Iterator[Row]:
+    baseline = {name: _pooled(windows, lambda w, key=(name, None, None): _fitted(key, w)) for name, *_ in BASELINES}
+    visible = _mean_kept(("visible uniform", None, None), windows)
+    for key in (*PAIRS, *OTHERS, *BASELINES):
+        used = windows[:COMPARED] if key in OTHERS else windows
+        kept = _mean_kept(key, used)
+        if key in PAIRS and kept == visible:
+            continue
+        rows = sum(len(w.a) for w in used)
+        lost = sum(float(np.abs(w.a - _fitted(key, w)).sum()) / 2 for w in used)
+        yield {
+            "structure": key[0], "size": key[1], "entries": key[2], "kept": kept,
+            "value": _pooled(used, lambda w, key=key: _fitted(key, w)),
+            "map_error": lost / rows,
+            "low_rank": _pooled(used, lambda w, key=key: _low_rank(w.a, _numbers(key, w) // (2 * len(w.a)))),
+            "zero": baseline["zero"], "uniform": baseline["uniform"],
+            "visible_uniform": baseline["visible uniform"], "windows": len(used),
+        }  # fmt: skip
+
+
+def _mean_kept(key: Key, windows: Sequence[Window]) -> float:
+    return sum(_numbers(key, w) for w in windows) / sum(len(w.a) for w in windows)
+
+
+def _pooled(windows: Sequence[Window], fit: Callable[[Window], Array]) -> float | None:
+    """‖(A − Ã) V W_O‖ / ‖A V W_O‖ over the rows of all windows."""
+    energy = sum(w.written(w.a) for w in windows)
+    return sqrt(max(sum(w.written(w.a - fit(w)) for w in windows), 0.0) / energy) if energy > 0 else None
+
+
+def _smallest_rows(windows: Sequence[Window], table: Sequence[Row]) -> Iterator[Row]:
+    visible = _mean_kept(("visible uniform", None, None), windows)
+    whole: Row = {"structure": "all keys", "size": None, "entries": None, "kept": visible, "value": 0.0}
+    pairs = {name for name, *_ in PAIRS}
+    for within in (1, 5, 10):
+        fits = [row for row in table if row["structure"] in pairs and _number(row["value"]) <= within / 100]
+        best = min([*fits, whole], key=lambda row: _number(row["kept"]))
+        most = max(len(w.a) for w in windows)
+        ranks = range(most + 1)
+        rank = next(r for r in ranks if r == most or (_pooled_rank(windows, r) or 0.0) <= within / 100)
+        yield {
+            "within": within, "structure": best["structure"], "size": best["size"], "entries": best["entries"],
+            "kept": best["kept"], "visible": visible, "share": _number(best["kept"]) / visible,
+            "low_rank": 2.0 * rank, "value": best["value"], "windows": len(windows),
+        }  # fmt: skip
+
+
+def _pooled_rank(windows: Sequence[Window], rank: int) -> float | None:
+    return _pooled(windows, lambda w: _low_rank(w.a, rank))
+
+
+def _number(cell: object) -> float:
+    return float(cell) if isinstance(cell, (int, float)) else inf
+
+
+def _family_row(params: Params, windows: Sequence[Window]) -> Row:
+    sums = [_sums(params, w, w.a) for w in windows]
+    nulls = [_sums(params, w, _permuted(w), part["width"]) for w, part in zip(windows, sums, strict=True)]
+    rows = sum(len(w.a) for w in windows)
+
+    def share(parts: Sequence[dict[str, float]], name: str, of: str = "rest") -> float:
+        total = sum(part[of] for part in parts)
+        return sum(part[name] for part in parts) / total if total > 0 else 0.0
+
+    masses = {name: share(sums, name) for name in ("positional", "rare_token", "near")}
+    chance = {name: share(nulls, name) for name in masses}
+    first = share(sums, "first", "whole")
+    first_null = sum(float((1 / w.visible.sum(1)).sum()) for w in windows) / rows
+    blocks = sum(part["blocks"] for part in sums)
+    beyond = {name: _beyond_chance(masses[name], chance[name]) for name in masses}
+    if blocks == 0:
+        beyond["rare_token"] = -inf
+    best = next(name for name in masses if beyond[name] >= max(beyond.values()) - 0.1)
+    names = {"positional": "positional", "rare_token": "rare token", "near": "syntactic"}
+    family = names[best] if max(beyond.values()) >= 0.5 else "none"
+    value, null = masses[best], chance[best]
+    if _beyond_chance(first, first_null) >= 0.5:
+        family, value, null = "first token", first, first_null
+    distances = [sum(part[f"at {d}"] for part in sums) for d in range(params.reach + 1)]
+    offset = max(range(len(distances)), key=lambda d: distances[d])
+    return {
+        "family": family, "value": value, "null": null,
+        "width": share([part | {"one": 1.0} for part in sums], "width", "one"),
+        "positions": 16 * blocks / rows,
+        "block_width": sum(part["in_blocks"] for part in sums) / blocks if blocks else None,
+        **masses, **{f"{name}_null": number for name, number in chance.items()},
+        "first": first, "first_null": first_null, "offset": offset,
+        "offset_mass": share(sums, f"at {offset}"), "windows": len(windows),
+    }  # fmt: skip
+
+
+def _beyond_chance(mass: float, chance: float) -> float:
+    """The part of what chance leaves over that the mass covers."""
+    return (mass - chance) / (1 - chance) if chance < 1 - 1e-9 else -inf
+
+
+def _permuted(window: Window) -> Array:
+    """The weights of each row in a random order of its visible keys, the first token's in its place."""
+    a = np.array(window.a)
+    for i in range(len(a)):
+        keys = [j for j in np.flatnonzero(window.visible[i]).tolist() if j > 0]
+        a[i, keys] = window.a[i, sorted(keys, key=lambda j: window.noise[i, j])]
+    return a
+
+
+def _sums(params: Params, window: Window, a: Array, width: float | None = None) -> dict[str, float]:
+    """Masses of a map without its first key: on each distance, on the diagonal, and on shared keys."""
+    n = a.shape[1]
+    away = np.abs(window.away)
+    later = np.arange(n) > 0
+    near = [float(a[:, later][away[:, later] == d].sum()) for d in range(params.reach + 1)]
+    if width is None:
+        width = next(w for w in range(params.reach + 1) if sum(near[: w + 1]) >= 0.9 * sum(near) - 1e-12)
+    top = [max((j for j in range(1, n) if window.visible[i, j]), key=lambda j, i=i: a[i, j]) for i in range(len(a))]
+    rare, blocks, in_blocks = 0.0, 0, 0
+    for i, position in enumerate(window.positions):
+        same = [
+            abs(k - i) == 1 and abs(window.positions[k] - position) == 1 and top[k] == top[i] for k in range(len(a))
+        ]
+        rare += float(a[i, top[i]]) if any(same) else float(a[i, position]) if position > 0 else 0.0
+        in_blocks += any(same)
+        blocks += any(same[i + 1 :]) and not any(same[:i])
+    return {
+        "rest": float(a[:, 1:].sum()), "first": float(a[:, 0].sum()), "whole": float(a.sum()),
+        "positional": near[0], "near": sum(near[: int(width) + 1]), "rare_token": rare,
+        "width": float(width), "blocks": float(blocks), "in_blocks": float(in_blocks),
+        **{f"at {d}": mass for d, mass in enumerate(near)},
+    }  # fmt: skip

@@ -1,0 +1,199 @@
+"""Figures of the lens `structure`: errors against kept pairs, what carries each head, families, fitted maps."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import polars as pl
+
+from headscope.core import Curves, Figure, HeatMap, Mosaic, Series, Site
+from headscope.core.figure import Role
+from headscope.lenses.shared.plots import Array, groups, head_map
+from headscope.lenses.structure.example import Example
+from headscope.lenses.structure.structures import (
+    BAND,
+    BAND_ENTRIES,
+    BAND_FIRST,
+    BASELINES,
+    BLOCKS,
+    COLUMNS,
+    FIRST,
+    KERNEL,
+    LOW_RANK,
+    OFFSETS,
+    Structure,
+    mask_of,
+)
+from headscope.lenses.structure.tables import FIRST_TOKEN, NONE, POSITIONAL, RARE, SYNTACTIC, shared_width
+
+FAMILIES = (POSITIONAL, SYNTACTIC, RARE, FIRST_TOKEN, NONE)
+_DRAWN_KEYS = 64
+_WITHIN = 10  # percent: the bound of the structures that are drawn over maps
+_LINES: dict[str, Role] = {
+    BAND: "measured",
+    BAND_FIRST: "measured",
+    BAND_ENTRIES: "measured",
+    FIRST: "measured",
+    COLUMNS: "measured",
+    OFFSETS: "measured",
+    BLOCKS: "measured",
+    LOW_RANK: "theory",
+    KERNEL: "theory",
+}
+
+
+def figures(tables: Mapping[str, pl.DataFrame], examples: Mapping[Site, Example]) -> tuple[Figure, ...]:
+    """Curves of errors, two maps of heads, the families of each layer, and a fitted map of each family."""
+    sites = list(examples)
+    pictures: list[Figure] = [_errors(tables["structures"])]
+    pictures.append(_smallest(tables["smallest"], sites))
+    width = shared_width(tables["structures"])
+    if width is not None:
+        pictures.append(_band(tables["structures"], sites, width))
+    pictures += [_families(tables["families"], group, members) for group, members in groups(sites).items()]
+    return (*pictures, *_fitted_maps(tables, examples))
+
+
+def _errors(structures: pl.DataFrame) -> Curves:
+    series: list[Series] = []
+    for name, role in _LINES.items():
+        sizes = structures.filter(pl.col("structure") == name, pl.col("kept") > 0, pl.col("value").is_not_null())
+        medians = sizes.group_by("size", "entries").agg(pl.col("kept", "value").median()).sort("kept", "size")
+        if medians.height:
+            x, y = (medians[column].to_numpy().astype(np.float64) for column in ("kept", "value"))
+            series.append(Series(name, x, y, role=role, points=medians.height == 1))
+    kept = structures.filter(pl.col("kept") > 0)["kept"].to_numpy()
+    ends = np.array([kept.min(), kept.max()], dtype=np.float64)
+    for name in BASELINES:
+        errors = structures.filter(pl.col("structure") == name)["value"].drop_nulls().to_numpy()
+        if errors.size:
+            series.append(Series(name, ends, np.full(2, float(np.median(errors))), role="null"))
+    return Curves(
+        "errors",
+        "What each structure misses of what heads write",
+        "The median head: written error against the pairs kept per query. Dashed: low rank and a linear kernel, which "
+        "keep two numbers per query for each component or feature. Dotted: the zero matrix, and attention that is "
+        "uniform over all keys or over the visible ones. Entries, columns and offsets are chosen from the map itself.",
+        "pairs or numbers kept per query",
+        "share of the output missed",
+        tuple(series),
+        log_x=True,
+    )
+
+
+def _cells(rows: pl.DataFrame, sites: Sequence[Site], column: str) -> dict[Site, list[float]]:
+    parts = rows.partition_by(["stack", "kind", "layer"], as_dict=True)
+    keys = {site: (site.stack, site.kind, site.layer) for site in sites}
+    return {
+        site: parts[key].sort("head")[column].cast(pl.Float64).fill_null(np.nan).to_list()
+        for site, key in keys.items()
+        if key in parts
+    }
+
+
+def _smallest(smallest: pl.DataFrame, sites: Sequence[Site]) -> HeatMap:
+    rows = smallest.filter(pl.col("within") == 5)
+    return head_map(
+        _cells(rows, sites, "share"),
+        name="smallest",
+        title="Share of the visible keys that carries each head",
+        caption="The fewest pairs of any structure that change what the head writes by at most 5 %, as a share of all "
+        "visible pairs. 1: no structure does.",
+        unit="share",
+        limits=(0.0, 1.0),
+    )
+
+
+def _band(structures: pl.DataFrame, sites: Sequence[Site], width: int) -> HeatMap:
+    rows = structures.filter(pl.col("structure") == BAND, pl.col("size") == width)
+    even = rows["visible_uniform"].drop_nulls().to_numpy()
+    return head_map(
+        _cells(rows, sites, "value"),
+        name="band",
+        title=f"Output that a band of half-width {width} misses",
+        caption="0: the band writes what the head writes. The reference is the median of attention that is uniform over "
+        "the visible keys.",
+        unit="share",
+        reference=float(np.median(even)) if even.size else None,
+    )
+
+
+def _families(families: pl.DataFrame, group: str, sites: Sequence[Site]) -> Mosaic:
+    cells: Array = np.zeros((len(sites), max(site.n_heads for site in sites)))
+    for index, site in enumerate(sites):
+        rows = families.filter(
+            pl.col("stack") == site.stack, pl.col("kind") == site.kind, pl.col("layer") == site.layer
+        ).sort("head")
+        for head, family in enumerate(rows["family"].to_list()):
+            cells[index, head] = FAMILIES.index(family) + 1
+    return Mosaic(
+        f"families_{group.replace(' ', '_')}" if group else "families",
+        f"The family of each head{f' ({group})' if group else ''}",
+        "Positional: on itself. Syntactic: in a band about itself. Rare token: neighbours share a key, other tokens look "
+        "at themselves. First token: at rest on the first token, which is none of Conti's families.",
+        cells,
+        FAMILIES,
+        row_axis="layer",
+        column_axis="head",
+    )
+
+
+def _fitted_maps(tables: Mapping[str, pl.DataFrame], examples: Mapping[Site, Example]) -> Iterator[Mosaic]:
+    """The head with the largest mass of each family, with its smallest structure drawn over the map."""
+    for family in (POSITIONAL, SYNTACTIC, RARE, NONE):
+        rows = tables["families"].filter(pl.col("family") == family)
+        if rows.is_empty():
+            continue
+        top = rows.row(int(np.argmax(rows["value"].to_numpy())), named=True)
+        site = next(site for site in examples if (site.stack, site.kind, site.layer) == _place(top))
+        smallest = tables["smallest"].filter(
+            pl.col("within") == _WITHIN,
+            pl.col("stack") == site.stack,
+            pl.col("kind") == site.kind,
+            pl.col("layer") == site.layer,
+            pl.col("head") == top["head"],
+        )
+        structure = Structure(*smallest.select("structure", "size", "entries").row(0))
+        yield _fitted_map(site.head_label(top["head"]), family, structure, examples[site], top["head"])
+
+
+def _place(row: Mapping[str, object]) -> tuple[object, ...]:
+    return row["stack"], row["kind"], row["layer"]
+
+
+def _fitted_map(label: str, family: str, structure: Structure, example: Example, head: int) -> Mosaic:
+    kept = mask_of(structure, example.pattern[head], example.visible, example.positions).numpy()
+    weights, visible = example.pattern[head].double().numpy(), example.visible.numpy()
+    is_large = weights > weights.sum(1, keepdims=True) / visible.sum(1, keepdims=True)
+    cells = np.where(kept & is_large, 1.0, np.where(kept, 2.0, np.where(visible & is_large, 3.0, 0.0)))
+    last = int(example.positions[-1]) + 1
+    return Mosaic(
+        f"map_{family.replace(' ', '_')}",
+        f"{label} ({family if family != NONE else 'no family'}), and the structure that carries it: {spelled(structure)}",
+        f"The last {len(kept)} queries of the first window, with the last {min(_DRAWN_KEYS, last)} keys. The structure is "
+        f"the one with the fewest pairs that change what the head writes by at most {_WITHIN} % over the text; what is "
+        "chosen from the map is chosen here from the rows that are drawn. Large: above the weight of uniform attention.",
+        cells[:, max(0, last - _DRAWN_KEYS) : max(last, _DRAWN_KEYS)],
+        ("large weight, kept", "small weight, kept", "large weight, left out"),
+    )
+
+
+def spelled(structure: Structure) -> str:
+    """`band of half-width 8`, `band of half-width 1 and 4 entries`, `blocks of 32 tokens`."""
+    size = structure.size
+    match structure.name:
+        case "band":
+            return f"band of half-width {size}"
+        case "band and first token":
+            return f"band of half-width {size} and the first token"
+        case "band and entries":
+            return f"band of half-width {size} and {structure.entries} more entries per row"
+        case "first tokens":
+            return f"first {size} tokens" if size != 1 else "first token"
+        case "columns":
+            return f"{size} columns" if size != 1 else "1 column"
+        case "offsets":
+            return f"{size} fixed offsets" if size != 1 else "1 fixed offset"
+        case "blocks":
+            return f"blocks of {size} tokens"
+        case _:
+            return structure.name
