@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf, sqrt
 
 import numpy as np
@@ -24,7 +25,7 @@ WIDTHS = (0, *(2**k for k in range(13)))
 PAIRS: tuple[Key, ...] = (
     *(("band", w, None) for w in WIDTHS),
     *(("band and first token", w, None) for w in WIDTHS),
-    *(("band and entries", w, s) for w in (1, 8) for s in (1, 4, 16)),
+    *(("band and entries", w, s) for w in (1, 8) for s in (1, 4, 16, 64, 128)),
     *(("first tokens", c, None) for c in (1, 4, 16)),
     *(("columns", c, None) for c in (1, 2, 4, 8, 16, 32)),
     *(("offsets", c, None) for c in (1, 2, 4, 8)),
@@ -32,7 +33,7 @@ PAIRS: tuple[Key, ...] = (
 )
 OTHERS: tuple[Key, ...] = (*(("low rank", r, None) for r in (1, 2, 4, 8, 16)), ("linear kernel", 16, None))
 BASELINES: tuple[Key, ...] = (("zero", None, None), ("uniform", None, None), ("visible uniform", None, None))
-COMPARED = 8  # windows behind low rank and linear kernel as structures
+COMPARED = 4  # windows behind low rank and linear kernel as structures
 
 
 @dataclass(frozen=True)
@@ -89,13 +90,14 @@ def _window(site: Site, head: int, batch: Batch, index: int) -> Window | None:
         part *= 2
     read = [i for i in range(pattern.shape[1]) if real[i] and i % part >= part - 16]
     positions = [int(real[:i].sum()) for i in read]
-    a = pattern[np.ix_(range(len(pattern)), read, np.flatnonzero(real))]
+    a = pattern[:, read][:, :, real]
     n = a.shape[2]
     away = np.array(positions, dtype=int).reshape(-1, 1) - np.arange(n)
+    visible: Mask = np.ones((len(read), n), dtype=bool)
     if site.causal:
-        visible = (away >= 0) & (away < (site.window or inf))
-    else:
-        visible = (a > 0).any(0) if site.window is not None else np.ones((len(read), n), dtype=bool)
+        visible = np.asarray((away >= 0) & (away < (site.window or inf)))
+    elif site.window is not None:
+        visible = np.asarray((a > 0).any(0))
     counted = visible.sum(1) >= 2
     if not counted.any():
         return None
@@ -121,8 +123,8 @@ def _mask(key: Key, window: Window) -> Mask:
         mask[:, 0] = True
     if name == "band and entries":
         for i, row in enumerate(a):
-            outside = [j for j in range(n) if window.visible[i, j] and not mask[i, j]]
-            mask[i, sorted(outside, key=lambda j, row=row: -row[j])[:entries]] = True
+            outside = np.flatnonzero(window.visible[i] & ~mask[i])
+            mask[i, outside[np.argsort(-row[outside], kind="stable")][:entries]] = True
     if name == "first tokens":
         mask[:, :size] = True
     if name == "columns":
@@ -150,9 +152,9 @@ def _fitted(key: Key, window: Window) -> Array:
     if name == "zero":
         return np.zeros_like(a)
     if name == "uniform":
-        return np.ones_like(a) * sums / a.shape[1]
+        return np.asarray(np.ones_like(a) * sums / a.shape[1])
     if name == "visible uniform":
-        return window.visible / window.visible.sum(1, keepdims=True) * sums
+        return np.asarray(window.visible / window.visible.sum(1, keepdims=True) * sums)
     if name == "low rank":
         return _low_rank(a, size or 0)
     if name == "linear kernel":
@@ -164,6 +166,10 @@ def _low_rank(a: Array, rank: int) -> Array:
     u, sigma, vh = np.linalg.svd(a, full_matrices=False)
     low: Array = (u[:, :rank] * sigma[:rank]) @ vh[:rank]
     return low
+
+
+def _low_rank_with_as_many_numbers(key: Key, window: Window) -> Array:
+    return _low_rank(window.a, _numbers(key, window) // (2 * len(window.a)))
 
 
 def _kernel(a: Array, visible: Mask, features: int) -> Array:
@@ -191,7 +197,7 @@ def _numbers(key: Key, window: Window) -> int:
 
 
 def _structure_rows(windows: Sequence[Window]) -> Iterator[Row]:
-    baseline = {name: _pooled(windows, lambda w, key=(name, None, None): _fitted(key, w)) for name, *_ in BASELINES}
+    baseline = {key[0]: _pooled(windows, partial(_fitted, key)) for key in BASELINES}
     visible = _mean_kept(("visible uniform", None, None), windows)
     for key in (*PAIRS, *OTHERS, *BASELINES):
         used = windows[:COMPARED] if key in OTHERS else windows
@@ -202,9 +208,9 @@ def _structure_rows(windows: Sequence[Window]) -> Iterator[Row]:
         lost = sum(float(np.abs(w.a - _fitted(key, w)).sum()) / 2 for w in used)
         yield {
             "structure": key[0], "size": key[1], "entries": key[2], "kept": kept,
-            "value": _pooled(used, lambda w, key=key: _fitted(key, w)),
+            "value": _pooled(used, partial(_fitted, key)),
             "map_error": lost / rows,
-            "low_rank": _pooled(used, lambda w, key=key: _low_rank(w.a, _numbers(key, w) // (2 * len(w.a)))),
+            "low_rank": _pooled(used, partial(_low_rank_with_as_many_numbers, key)),
             "zero": baseline["zero"], "uniform": baseline["uniform"],
             "visible_uniform": baseline["visible uniform"], "windows": len(used),
         }  # fmt: skip
@@ -303,7 +309,7 @@ def _sums(params: Params, window: Window, a: Array, width: float | None = None) 
     near = [float(a[:, later][away[:, later] == d].sum()) for d in range(params.reach + 1)]
     if width is None:
         width = next(w for w in range(params.reach + 1) if sum(near[: w + 1]) >= 0.9 * sum(near) - 1e-12)
-    top = [max((j for j in range(1, n) if window.visible[i, j]), key=lambda j, i=i: a[i, j]) for i in range(len(a))]
+    top = (np.where(window.visible, a, -1.0)[:, 1:].argmax(1) + 1).tolist()
     rare, blocks, in_blocks = 0.0, 0, 0
     for i, position in enumerate(window.positions):
         same = [

@@ -19,6 +19,7 @@ from headscope.lenses.structure.structures import (
     RANKS,
     WIDTHS,
 )
+from headscope.maths.attention.shuffled_map import falling_order
 from headscope.maths.linear_algebra.positive_kernel import positive_kernel
 
 # A row whose kept pairs have no more than this is left empty: it cannot be scaled.
@@ -46,9 +47,9 @@ class Part:
 class Errors:
     """Sums over the rows of one window, in the order of `STRUCTURES`, in float64.
 
-    `written` is ‖(A − Ã) V W_O‖², `map` the total variation of the rows, `numbers` what all rows keep, and `low_rank` the
-    squared error of the rank with as many numbers. `tails` are those of each rank from 0, `energy` is ‖A V W_O‖². The
-    structures that are no set of pairs and no baseline are there where they were asked for.
+    `written` is ‖(A − Ã) V W_O‖², `map` the total variation of the rows, `numbers` what all rows keep, and `low_rank`
+    the squared error of the rank with as many numbers. `tails` are those of each rank from 0, `energy` is ‖A V W_O‖².
+    The structures that are no set of pairs and no baseline are NaN where they were not asked for.
     """
 
     written: Float[Tensor, "structures heads"]
@@ -69,8 +70,8 @@ def errors_of(reading: Reading, *, with_others: bool) -> Errors:
     vectors = _row_vectors(reading.pattern)
     tails = _tails(vectors, mixed)
     rows = len(reading.positions)
-    found = [_of_part(part, mixed, sums) for part in _parts(reading)]
-    found += _others(reading, mixed, vectors) if with_others else [_absent(sums)] * (len(RANKS) + 1)
+    found = [_of_part(part, mixed, sums) for part in _parts(reading, mixed, sums)]
+    found += _others(reading, mixed, vectors, tails) if with_others else [_absent(sums)] * (len(RANKS) + 1)
     found += _baselines(reading, mixed, sums)
     written, lost, numbers = (torch.stack([numbers[index] for numbers in found]) for index in range(3))
     ranks = (numbers // (2 * rows)).nan_to_num(0.0).clamp(max=MOST_RANKS).long()
@@ -100,9 +101,10 @@ def _mixed(reading: Reading) -> Float[Tensor, "heads rows d"]:
     return torch.matmul(reading.pattern, reading.values)
 
 
-def _parts(reading: Reading) -> Iterator[Part]:
+def _parts(reading: Reading, mixed: Tensor, sums: Tensor) -> Iterator[Part]:
     """What the sets of pairs keep, in the order of `PAIR_STRUCTURES`."""
-    bands = {width: _near(reading, width) for width in {*WIDTHS, *ENTRY_WIDTHS}}
+    whole = Part(mixed, sums, _constant(int(reading.visible.sum()), len(sums)))
+    bands = {width: _near(reading, width) if width < reading.n else whole for width in {*WIDTHS, *ENTRY_WIDTHS}}
     yield from (bands[width] for width in WIDTHS)
     yield from (bands[width] + _first_beyond(reading, width) for width in WIDTHS)
     for width in ENTRY_WIDTHS:
@@ -110,7 +112,7 @@ def _parts(reading: Reading) -> Iterator[Part]:
     yield from (_first(reading, size) for size in FIRST_SIZES)
     yield from _columns(reading)
     yield from _offsets(reading)
-    yield from (_blocks(reading, size) for size in BLOCK_SIZES)
+    yield from (_blocks(reading, size) if size < reading.n else whole for size in BLOCK_SIZES)
 
 
 def _near(reading: Reading, width: int) -> Part:
@@ -171,15 +173,16 @@ def _first_beyond(reading: Reading, width: int) -> Part:
 def _entries(reading: Reading, width: int) -> Iterator[Part]:
     """The largest entries of each row outside a band, for each number of them."""
     outside = (reading.away.abs() > width) & reading.visible
-    most = min(max(ENTRY_SIZES), reading.n)
-    weights, keys = torch.where(outside, reading.pattern, -1.0).topk(most, -1)
-    weights = weights.clamp_min(0.0)
-    values = _values_at(reading, keys)
+    candidates = torch.where(outside, reading.pattern, -1.0)
+    keys = falling_order(candidates)[..., : max(ENTRY_SIZES)]
+    weights = candidates.gather(2, keys).clamp_min(0.0)
     n_outside = outside.sum(-1)
     for size in ENTRY_SIZES:
         chosen = weights[..., :size]
+        # A product with zeros costs less than gathering the values of each row.
+        alone = torch.zeros_like(reading.pattern).scatter(2, keys[..., :size], chosen)
         pairs = _constant(int(n_outside.clamp(max=size).sum()), len(weights))
-        yield Part(_weighted(chosen, values[:, :, :size]), chosen.sum(-1), pairs)
+        yield Part(torch.matmul(alone, reading.values), chosen.sum(-1), pairs)
 
 
 def _values_at(reading: Reading, keys: Int[Tensor, "heads rows chosen"]) -> Float[Tensor, "heads rows chosen d"]:
@@ -230,7 +233,8 @@ def _offsets(reading: Reading) -> Iterator[Part]:
 def _row_vectors(pattern: Float[Tensor, "heads rows keys"]) -> Float[Tensor, "heads rows rows"]:
     """The left singular vectors, the largest value first."""
     exact = pattern.to(torch.float64)
-    return torch.linalg.eigh(exact @ exact.mT).eigenvectors.flip(-1)
+    vectors: Tensor = torch.linalg.eigh(exact @ exact.mT).eigenvectors
+    return vectors.flip(-1)
 
 
 def _tails(vectors: Float[Tensor, "heads rows rows"], mixed: Tensor) -> Float[Tensor, "ranks heads"]:
@@ -240,22 +244,23 @@ def _tails(vectors: Float[Tensor, "heads rows rows"], mixed: Tensor) -> Float[Te
     return torch.cat((tails, tails.new_zeros(MOST_RANKS + 1 - len(tails), tails.shape[1])))
 
 
-def _others(reading: Reading, mixed: Tensor, vectors: Tensor) -> list[Sums]:
+def _others(reading: Reading, mixed: Tensor, vectors: Tensor, tails: Tensor) -> list[Sums]:
     """Low rank, and a kernel of positive features."""
-    exact = reading.pattern.to(torch.float64)
-    heads, rows = exact.shape[:2]
+    pattern = reading.pattern
+    heads, rows, _ = pattern.shape
     found = []
     for rank in RANKS:
-        first = vectors[..., :rank]
-        found.append(_of_map(reading, mixed, exact, first @ (first.mT @ exact), 2 * rank * rows))
-    kernel = positive_kernel(exact, reading.visible, FEATURES)
-    return [*found, _of_map(reading, mixed, exact, kernel, 2 * FEATURES * rows)]
+        first = vectors[..., :rank].to(pattern.dtype)
+        lost = _lost(pattern, torch.matmul(first, torch.matmul(first.mT, pattern)))
+        found.append((tails[rank], lost, _constant(2 * rank * rows, heads)))
+    kernel = positive_kernel(pattern, reading.visible, FEATURES)
+    written = _squared(mixed - torch.matmul(kernel, reading.values))
+    return [*found, (written, _lost(pattern, kernel), _constant(2 * FEATURES * rows, heads))]
 
 
-def _of_map(reading: Reading, mixed: Tensor, exact: Tensor, fitted: Tensor, numbers: int) -> Sums:
-    """The errors of a whole map."""
-    written = _squared(mixed - torch.matmul(fitted.to(reading.values.dtype), reading.values))
-    return written, (exact - fitted).abs().sum((1, 2)) / 2, _constant(numbers, len(exact))
+def _lost(pattern: Float[Tensor, "heads rows keys"], fitted: Tensor) -> Float[Tensor, " heads"]:
+    """The summed total variation of the rows of two maps."""
+    return (pattern - fitted).abs().sum((1, 2)).to(torch.float64) / 2
 
 
 def _absent(sums: Tensor) -> Sums:
@@ -266,12 +271,12 @@ def _absent(sums: Tensor) -> Sums:
 def _baselines(reading: Reading, mixed: Tensor, sums: Tensor) -> list[Sums]:
     """The zero matrix, and attention that is uniform over all keys or over the visible ones."""
     heads, rows, n = reading.pattern.shape
+    scale = sums[..., None]
     zero = (_squared(mixed), sums.sum(-1, dtype=torch.float64) / 2, _constant(0, heads))
-    found = [zero]
-    for keys, numbers in ((torch.ones_like(reading.visible), rows * n), (reading.visible, int(reading.visible.sum()))):
-        even = (keys / keys.sum(1, keepdim=True)).to(reading.pattern.dtype)
-        fitted = even * sums[..., None]
-        written = _squared(mixed - torch.matmul(even, reading.values) * sums[..., None])
-        lost = (reading.pattern - fitted).abs().sum((1, 2)).to(torch.float64) / 2
-        found.append((written, lost, _constant(numbers, heads)))
-    return found
+    mean = reading.values.mean(1, keepdim=True)
+    lost = _lost(reading.pattern, scale / n)
+    uniform = (_squared(mixed - mean * scale), lost, _constant(rows * n, heads))
+    even = (reading.visible / reading.visible.sum(1, keepdim=True)).to(reading.pattern.dtype)
+    written = _squared(mixed - torch.matmul(even, reading.values) * scale)
+    visible = (written, _lost(reading.pattern, even * scale), _constant(int(reading.visible.sum()), heads))
+    return [zero, uniform, visible]

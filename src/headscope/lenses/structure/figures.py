@@ -110,8 +110,8 @@ def _band(structures: pl.DataFrame, sites: Sequence[Site], width: int) -> HeatMa
         _cells(rows, sites, "value"),
         name="band",
         title=f"Output that a band of half-width {width} misses",
-        caption="0: the band writes what the head writes. The reference is the median of attention that is uniform over "
-        "the visible keys.",
+        caption="0: the band writes what the head writes. The reference is the median of attention that is uniform "
+        "over the visible keys.",
         unit="share",
         reference=float(np.median(even)) if even.size else None,
     )
@@ -128,8 +128,8 @@ def _families(families: pl.DataFrame, group: str, sites: Sequence[Site]) -> Mosa
     return Mosaic(
         f"families_{group.replace(' ', '_')}" if group else "families",
         f"The family of each head{f' ({group})' if group else ''}",
-        "Positional: on itself. Syntactic: in a band about itself. Rare token: neighbours share a key, other tokens look "
-        "at themselves. First token: at rest on the first token, which is none of Conti's families.",
+        "Positional: on itself. Syntactic: in a band about itself. Rare token: neighbours share a key, other tokens "
+        "look at themselves. First token: at rest on the first token, which is none of Conti's families.",
         cells,
         FAMILIES,
         row_axis="layer",
@@ -168,10 +168,11 @@ def _fitted_map(label: str, family: str, structure: Structure, example: Example,
     last = int(example.positions[-1]) + 1
     return Mosaic(
         f"map_{family.replace(' ', '_')}",
-        f"{label} ({family if family != NONE else 'no family'}), and the structure that carries it: {spelled(structure)}",
-        f"The last {len(kept)} queries of the first window, with the last {min(_DRAWN_KEYS, last)} keys. The structure is "
-        f"the one with the fewest pairs that change what the head writes by at most {_WITHIN} % over the text; what is "
-        "chosen from the map is chosen here from the rows that are drawn. Large: above the weight of uniform attention.",
+        f"{label} ({family if family != NONE else 'no family'}), carried by: {spelled(structure)}",
+        f"The last {len(kept)} queries of the first window, with the last {min(_DRAWN_KEYS, last)} keys. Over the map "
+        "lies the structure with the fewest pairs that changes what the head writes by at most "
+        f"{_WITHIN} % over the text; what is chosen from the map is chosen here from the rows that are drawn. Large: "
+        "above the weight of uniform attention.",
         cells[:, max(0, last - _DRAWN_KEYS) : max(last, _DRAWN_KEYS)],
         ("large weight, kept", "small weight, kept", "large weight, left out"),
     )

@@ -1,7 +1,8 @@
 r"""Structure: which small structure carries each head, and how much of what the head writes does it miss?
 
-A fold over windows that keeps sums: of a few runs of rows of every pattern, what each structure misses in the map and in
-what the head writes; and the masses that decide which of Conti's families a head belongs to, with those of permuted keys.
+A fold over windows that keeps sums: of a few runs of rows of every pattern, what each structure misses in the map and
+in what the head writes; and the masses that decide which of Conti's families a head belongs to, with those of permuted
+keys.
 """
 
 from collections.abc import Mapping, Sequence
@@ -120,12 +121,12 @@ def _method(state: State, measured_sites: Sequence[Site]) -> str:
     passed_note = f"; {passed_by} more were not measured, the option windows says how many may be" if passed_by else ""
     read = f"{rows[0]}" if len(rows) == 1 else f"{rows[0]} to {rows[-1]}"
     return (
-        f"Exact, on {read} rows of each of {max(counts)} windows{passed_note}. A window is cut into at most four parts of "
-        "equal length, a power of two of at least 16 tokens; the last 16 queries of each part are read with all of "
+        f"Exact, on {read} rows of each of {max(counts)} windows{passed_note}. A window is cut into at most four parts "
+        "of equal length, a power of two of at least 16 tokens; the last 16 queries of each part are read with all of "
         "their keys. Entries, columns and offsets are chosen for each window by looking at the rows that are read. Low "
-        f"rank and linear kernel as structures: the first {COMPARED} windows. The rank that a structure is compared with "
-        "has two numbers per row and is the best one for the rows read alone, which favours it. Products are taken in "
-        "the precision of the pattern, sums in float64."
+        f"rank and linear kernel as structures: the first {COMPARED} windows. The rank that a structure is compared "
+        "with has two numbers per row and is the best one for the rows read alone, which favours it. Products are "
+        "taken in the precision of the pattern, sums in float64."
     )
 
 

@@ -65,7 +65,8 @@ class Reading:
 def output_factors(gram: Float[Tensor, "heads d d"]) -> Float[Tensor, "heads d d"]:
     """L with L Lᵀ = G, from the eigenvalues of G in float64."""
     sizes, vectors = torch.linalg.eigh(gram.to(torch.float64))
-    return vectors * sizes.clamp_min(0.0).sqrt()[:, None, :]
+    factors: Tensor = vectors * sizes.clamp_min(0.0).sqrt()[:, None, :]
+    return factors
 
 
 def reading_of(site: Site, batch: Batch, index: int, factors: Float[Tensor, "heads d d"]) -> Reading | None:

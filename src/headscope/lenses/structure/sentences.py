@@ -35,8 +35,8 @@ def _smallest(smallest: pl.DataFrame) -> Headline:
     common, count = names.row(0)
     commonest = f"The most common structure is {common}, in {part_of(count, rows.height, 'head')}."
     full = (
-        f"With {kept_text} of {visible_text} visible keys per query ({_kept_interval(rows)}) the output of the median of "
-        f"{counted(rows.height, 'head')} changes by at most {_WITHIN} % ({windows_phrase(rows)}); low rank needs "
+        f"With {kept_text} of {visible_text} visible keys per query ({_kept_interval(rows)}) the output of the median "
+        f"of {counted(rows.height, 'head')} changes by at most {_WITHIN} % ({windows_phrase(rows)}); low rank needs "
         f"{rank_text} numbers per query. {commonest}"
     )
     short = (
@@ -67,8 +67,8 @@ def _band(structures: pl.DataFrame) -> Headline | None:
     with_first = of_width.filter(pl.col("structure") == BAND_FIRST)
     first = "" if with_first.is_empty() else f", {percents([_median(with_first, 'value')])[0]} with the first token too"
     full = (
-        f"A band of half-width {width} misses {value} of what the median of {counted(rows.height, 'head')} writes{first} "
-        f"(uniform attention over the visible keys: {even}; the best rank with as many numbers: {rank}; "
+        f"A band of half-width {width} misses {value} of what the median of {counted(rows.height, 'head')} writes"
+        f"{first} (uniform attention over the visible keys: {even}; the best rank with as many numbers: {rank}; "
         f"{windows_phrase(rows)}). It serves {label_of(best)} best: {estimate(best, null=1.0, percent=True)}."
     )
     short = f"A band within {width} tokens misses {value} of the median head's output; uniform attention misses {even}."
@@ -113,8 +113,8 @@ def _strongest(own: pl.DataFrame) -> str:
     }[top["family"]]
     (null,) = percents([top["null"]])
     return (
-        f"{label_of(top)} has the most: {estimate(top, null=float(top['null']), percent=True)} of its mass, the first token "
-        f"left out, is {what} (permuted keys: {null})."
+        f"{label_of(top)} has the most: {estimate(top, null=float(top['null']), percent=True)} of its mass, the first "
+        f"token left out, is {what} (permuted keys: {null})."
     )
 
 

@@ -20,6 +20,6 @@ class Params:
         """Refuse sizes that cannot be measured."""
         if self.windows < 1 or self.reach < 1:
             raise UsageError(
-                f"windows={self.windows} and reach={self.reach}: at least one window is measured, and neighbours are at "
-                "least 1 token away"
+                f"windows={self.windows} and reach={self.reach}: at least one window is measured, and the reach is at "
+                "least 1 token"
             )

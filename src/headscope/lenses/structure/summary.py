@@ -23,7 +23,7 @@ from headscope.lenses.structure.tables import WITHIN
 from headscope.maths.resampling.jackknife import jackknife
 
 # Windows behind low rank and the kernel as structures: a fit of the kernel costs as much as all sets of pairs.
-COMPARED = 8
+COMPARED = 4
 # Queries that `positions` counts shared keys of.
 COUNTED_QUERIES = 16
 

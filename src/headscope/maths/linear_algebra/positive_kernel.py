@@ -29,6 +29,8 @@ def positive_kernel(
         - rows keep their sums, nothing lies where nothing is visible  (tested: test_a_kernel_keeps_sums_and_mask)
         - exact for equal rows  (tested: test_a_kernel_of_equal_rows_is_exact)
         - a local optimum: another start may end nearer
+    Numerics:
+        In the precision of the map; a denominator of at most 10⁻³⁰ gives 0.
     Reference:
         Lee and Seung (2001), Algorithms for non-negative matrix factorization. Katharopoulos et al. (2020),
         Transformers are RNNs (attention by feature maps).
@@ -44,16 +46,16 @@ def positive_features(
     pattern: Float[Tensor, "*batch rows keys"], visible: Bool[Tensor, "rows keys"], features: int, rounds: int
 ) -> tuple[Float[Tensor, "*batch rows features"], Float[Tensor, "*batch keys features"]]:
     """The features of queries and keys of `positive_kernel`, before rows are scaled."""
-    pattern = pattern.to(torch.float64)
     rows, keys = pattern.shape[-2:]
     starts = ((torch.arange(features) + 0.5) * rows / features).long()
     psi = pattern[..., starts, :].mT + 1 / keys
-    phi = torch.ones(*pattern.shape[:-1], features, dtype=torch.float64)
-    seen = visible.to(torch.float64)
+    phi = pattern.new_ones(*pattern.shape[:-1], features)
+    seen = visible.to(pattern.dtype)
     for _ in range(rounds):
-        ratio = _over(pattern, torch.matmul(phi, psi.mT)) * seen
+        # Where nothing is visible the pattern is 0, and so is the ratio.
+        ratio = pattern / torch.matmul(phi, psi.mT).clamp_min(TINY)
         phi = phi * _over(torch.matmul(ratio, psi), torch.matmul(seen, psi))
-        ratio = _over(pattern, torch.matmul(phi, psi.mT)) * seen
+        ratio = pattern / torch.matmul(phi, psi.mT).clamp_min(TINY)
         psi = psi * _over(torch.matmul(ratio.mT, phi), torch.matmul(seen.T, phi))
     return phi, psi
 

@@ -186,7 +186,7 @@ class WatchedQuantity(Quantity):
 
     `needs`: what must be known of a family before the place is: the order of its layers, where its weights are, or
     where its layers add. `write` makes the tensor that has `after` as this quantity in the place of `before`;
-    `gradient` turns a gradient with respect to the tensor into one with respect to the quantity. A quantity `of_weights`
+    `gradient` turns a gradient with respect to the tensor into one with respect to the quantity. What is `of_weights`
     follows from the weights at the place, whatever passes: nothing can be put there.
     """
 
