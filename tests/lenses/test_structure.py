@@ -6,6 +6,7 @@ import polars as pl
 import pytest
 import torch
 
+from headscope.attention.statistics import Request
 from headscope.core import HeatMap, Mosaic
 from headscope.errors import UsageError
 from headscope.lenses.lens import AS_IS, Batch
@@ -79,7 +80,7 @@ def test_a_syntactic_head_gives_back_its_width(width, dropped):
 
 @pytest.mark.parametrize(("width", "positions"), [(4, 2), (6, 3), (8, 2)])
 def test_a_rare_token_head_gives_back_its_blocks(width, positions):
-    maps, blocks, rows = [], 0, 0
+    maps: list[torch.Tensor] = []
     generator = torch.Generator().manual_seed(width)
     while len(maps) < 12:
         p = rare_token_head(N, width, positions, generator)
@@ -88,10 +89,9 @@ def test_a_rare_token_head_gives_back_its_blocks(width, positions):
         # Blocks that overlap or that hold the first token are drawn again: they are no longer what was asked for.
         if len(runs) == positions and set(runs) == {width} and not bool((target[1:] == 0).any()):
             maps.append(p)
-            blocks, rows = blocks + positions, rows + N - 1
     row = family_of(noisy(maps, 0.1))
     assert row["family"] == "rare token"
-    assert row["positions"] == pytest.approx(16 * blocks / (rows + len(maps)), rel=0.05)
+    assert row["positions"] == pytest.approx(16 * positions / N, rel=0.05)
     assert row["block_width"] == pytest.approx(width, rel=0.05)
     assert row["rare_token"] > 0.8
     assert row["rare_token_null"] < 0.3
@@ -218,7 +218,7 @@ def test_masks_that_are_drawn_keep_what_the_fold_keeps():
 
 
 def test_only_so_many_windows_are_measured():
-    parts = batches(MODELS["multi-head"], LENS.needs(Params()).statistics)
+    parts = batches(MODELS["multi-head"], Request())
     of = MODELS["multi-head"].sites
 
     def folded(some):
@@ -240,7 +240,7 @@ def test_cross_attention_alone_does_not_apply():
     of = site(kind="cross", stack="dec", causal=False)
     model = planted(of)
     fold = begin(LENS, Params(), model.spec, (of,))
-    for part in batches(model, LENS.needs(Params()).statistics):
+    for part in batches(model, Request()):
         fold = update(LENS, fold, part)
     finding = finish(LENS, fold, model)
     assert finding.status == "not applicable"

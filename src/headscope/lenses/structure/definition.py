@@ -309,11 +309,11 @@ def _sums(params: Params, window: Window, a: Array, width: float | None = None) 
     near = [float(a[:, later][away[:, later] == d].sum()) for d in range(params.reach + 1)]
     if width is None:
         width = next(w for w in range(params.reach + 1) if sum(near[: w + 1]) >= 0.9 * sum(near) - 1e-12)
-    top = (np.where(window.visible, a, -1.0)[:, 1:].argmax(1) + 1).tolist()
+    top = np.where(window.visible, a, -1.0).argmax(1).tolist()
     rare, blocks, in_blocks = 0.0, 0, 0
     for i, position in enumerate(window.positions):
         same = [
-            abs(k - i) == 1 and abs(window.positions[k] - position) == 1 and top[k] == top[i] for k in range(len(a))
+            top[k] == top[i] > 0 and abs(k - i) == 1 and abs(window.positions[k] - position) == 1 for k in range(len(a))
         ]
         rare += float(a[i, top[i]]) if any(same) else float(a[i, position]) if position > 0 else 0.0
         in_blocks += any(same)

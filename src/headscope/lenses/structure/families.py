@@ -116,12 +116,12 @@ def _shared_keys(
 ) -> tuple[Float[Tensor, " heads"], Float[Tensor, " heads"], Float[Tensor, " heads"]]:
     """Mass on keys that neighbouring rows share, and of other rows on themselves; such runs of rows, and their rows.
 
-    A row looks at the key with its largest weight, the first token left out; of equal ones at the first.
+    A row looks at the key with its largest weight, of equal ones at the first; on the first token it is at rest.
     """
-    weights = torch.where(reading.visible, exact, -1.0)[..., 1:]
+    weights = torch.where(reading.visible, exact, -1.0)
     # numpy takes the first of equal weights.
-    top = torch.from_numpy(weights.numpy().argmax(-1)) + 1
-    is_same = (top[:, 1:] == top[:, :-1]) & (reading.positions.diff() == 1)
+    top = torch.from_numpy(weights.numpy().argmax(-1))
+    is_same = (top[:, 1:] == top[:, :-1]) & (reading.positions.diff() == 1) & (top[:, 1:] > 0)
     edge = torch.zeros(len(top), 1, dtype=torch.bool)
     as_before, as_after = torch.cat((edge, is_same), 1), torch.cat((is_same, edge), 1)
     in_block = as_before | as_after

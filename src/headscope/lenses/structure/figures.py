@@ -46,9 +46,10 @@ def figures(tables: Mapping[str, pl.DataFrame], examples: Mapping[Site, Example]
     sites = list(examples)
     pictures: list[Figure] = [_errors(tables["structures"])]
     pictures.append(_smallest(tables["smallest"], sites))
-    width = shared_width(tables["structures"])
-    if width is not None:
-        pictures.append(_band(tables["structures"], sites, width))
+    for name, structure in (("band_first", BAND_FIRST), ("band", BAND)):
+        width = shared_width(tables["structures"], structure)
+        if width is not None:
+            pictures.append(_band(tables["structures"], sites, name, Structure(structure, width)))
     pictures += [_families(tables["families"], group, members) for group, members in groups(sites).items()]
     return (*pictures, *_fitted_maps(tables, examples))
 
@@ -103,15 +104,15 @@ def _smallest(smallest: pl.DataFrame, sites: Sequence[Site]) -> HeatMap:
     )
 
 
-def _band(structures: pl.DataFrame, sites: Sequence[Site], width: int) -> HeatMap:
-    rows = structures.filter(pl.col("structure") == BAND, pl.col("size") == width)
+def _band(structures: pl.DataFrame, sites: Sequence[Site], name: str, structure: Structure) -> HeatMap:
+    rows = structures.filter(pl.col("structure") == structure.name, pl.col("size") == structure.size)
     even = rows["visible_uniform"].drop_nulls().to_numpy()
     return head_map(
         _cells(rows, sites, "value"),
-        name="band",
-        title=f"Output that a band of half-width {width} misses",
-        caption="0: the band writes what the head writes. The reference is the median of attention that is uniform "
-        "over the visible keys.",
+        name=name,
+        title=f"Output missed by a {spelled(structure)}",
+        caption="0: it writes what the head writes. The reference is the median of attention that is uniform over the "
+        "visible keys.",
         unit="share",
         reference=float(np.median(even)) if even.size else None,
     )

@@ -22,7 +22,7 @@ from headscope.lenses.structure.reading import CAPTURES, output_factors, reading
 from headscope.lenses.structure.sentences import sentences
 from headscope.lenses.structure.settings import Params
 from headscope.lenses.structure.summary import COMPARED, Window, family_rows, smallest_rows, structure_rows
-from headscope.lenses.structure.tables import SCHEMAS, head_quantities
+from headscope.lenses.structure.tables import SCHEMAS, head_curves, head_quantities
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,7 @@ class StructureLens(TextLens[Params, State]):
             figures=figures(tables, state.examples),
             method=_method(state, measured_sites),
             quantities=with_values(head_quantities(tables), tables),
+            curves=head_curves(tables["structures"]),
             warnings=_warnings(state, measured_sites),
         )
 

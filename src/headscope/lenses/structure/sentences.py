@@ -20,7 +20,7 @@ _WITHIN = 5
 def sentences(tables: Tables) -> tuple[Headline, ...]:
     """How few pairs carry a head, what a band misses, and which families there are."""
     headlines = (_smallest(tables["smallest"]), _families(tables["families"]), _band(tables["structures"]))
-    return pictured(headlines, ("smallest", "families", "band"))
+    return pictured(headlines, ("smallest", "families", "band_first"))
 
 
 def _median(rows: pl.DataFrame, column: str) -> float:
@@ -51,28 +51,31 @@ def _kept_interval(rows: pl.DataFrame) -> str:
     if not rows["kept_low"].count():
         return "no interval: too few windows"
     low, high = side_by_side((_median(rows, "kept_low"), _median(rows, "kept_high")))
-    return f"{low} to {high} by the ends of the 95 % intervals of the errors"
+    ends = "the ends of the 95 % intervals of the errors"
+    return f"by both of {ends}" if low == high else f"{low} to {high} by {ends}"
 
 
 def _band(structures: pl.DataFrame) -> Headline | None:
-    width = shared_width(structures)
+    """What a window and the first token miss, and what the window alone does."""
+    width = shared_width(structures, BAND_FIRST)
     if width is None:
         return None
     of_width = structures.filter(pl.col("size") == width, pl.col("value").is_not_null())
-    rows = of_width.filter(pl.col("structure") == BAND).sort("value", maintain_order=True)
-    if rows.is_empty():
+    rows = of_width.filter(pl.col("structure") == BAND_FIRST).sort("value", maintain_order=True)
+    alone = of_width.filter(pl.col("structure") == BAND)
+    if rows.is_empty() or alone.is_empty():
         return None
-    value, even, rank = percents([_median(rows, name) for name in ("value", "visible_uniform", "low_rank")])
+    numbers = [_median(rows, name) for name in ("value", "visible_uniform", "low_rank")]
+    value, even, rank, without = percents([*numbers, _median(alone, "value")])
     best = rows.row(0, named=True)
-    with_first = of_width.filter(pl.col("structure") == BAND_FIRST)
-    first = "" if with_first.is_empty() else f", {percents([_median(with_first, 'value')])[0]} with the first token too"
     full = (
-        f"A band of half-width {width} misses {value} of what the median of {counted(rows.height, 'head')} writes"
-        f"{first} (uniform attention over the visible keys: {even}; the best rank with as many numbers: {rank}; "
-        f"{windows_phrase(rows)}). It serves {label_of(best)} best: {estimate(best, null=1.0, percent=True)}."
+        f"A band of half-width {width} with the first token misses {value} of what the median of "
+        f"{counted(rows.height, 'head')} writes, without that token {without} (uniform attention over the visible "
+        f"keys: {even}; the best rank with as many numbers: {rank}; {windows_phrase(rows)}). It serves "
+        f"{label_of(best)} best: {estimate(best, null=1.0, percent=True)}."
     )
-    short = f"A band within {width} tokens misses {value} of the median head's output; uniform attention misses {even}."
-    ratio = _median(rows, "value") / max(_median(rows, "visible_uniform"), 1e-9)
+    short = f"A band with the first token misses {value} of the median head's output; uniform attention misses {even}."
+    ratio = numbers[0] / max(numbers[1], 1e-9)
     return Headline(full, short, share_effect(min(ratio, 1.0), 1.0))
 
 

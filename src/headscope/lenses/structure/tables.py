@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 
+import numpy as np
 import polars as pl
 
-from headscope.core import HeadQuantity
-from headscope.lenses.structure.structures import BAND
+from headscope.core import HeadCurve, HeadQuantity
+from headscope.lenses.shared.plots import label_of
+from headscope.lenses.structure.structures import BAND, BAND_FIRST
 
 POSITIONAL, SYNTACTIC, RARE, FIRST_TOKEN, NONE = "positional", "syntactic", "rare token", "first token", "none"
 WITHIN = (1, 5, 10)  # percent of what a head writes
@@ -56,7 +58,7 @@ def head_quantities(tables: Mapping[str, pl.DataFrame]) -> tuple[HeadQuantity, .
     quantities = [
         HeadQuantity(
             key="pairs_5",
-            label="keys per query that carry 95 % of the output",
+            label="keys per query for an output error of 5 %",
             table="smallest",
             column="kept",
             where={"within": 5},
@@ -84,28 +86,58 @@ def head_quantities(tables: Mapping[str, pl.DataFrame]) -> tuple[HeadQuantity, .
             notable="both",
         ),
     ]  # fmt: skip
-    width = shared_width(tables["structures"])
-    if width is not None:
-        quantities.insert(
-            0,
-            HeadQuantity(
-                key="band_error",
-                label=f"output that a band of {width} misses",
-                table="structures",
-                where={"structure": BAND, "size": width},
-                null="visible_uniform",
-                unit="share",
-                notable="low",
-                lowest="best carried by a band",
-                highest="worst carried by a band",
-            ),
-        )
+    labels = {BAND_FIRST: "output missed by a band of {} and the first", BAND: "output missed by a band of {}"}
+    for structure, label in labels.items():
+        width = shared_width(tables["structures"], structure)
+        if width is not None:
+            quantities.append(
+                HeadQuantity(
+                    key=structure.replace(" ", "_"),
+                    label=label.format(width),
+                    table="structures",
+                    where={"structure": structure, "size": width},
+                    null="visible_uniform",
+                    unit="share",
+                    notable="low",
+                    lowest="best carried by a band" if structure == BAND_FIRST else "",
+                    highest="worst carried by a band" if structure == BAND_FIRST else "",
+                )
+            )
     return tuple(quantities)
 
 
-def shared_width(structures: pl.DataFrame) -> int | None:
+def shared_width(structures: pl.DataFrame, name: str) -> int | None:
     """The widest band of at most `USUAL_WIDTH` that every head has a row of."""
-    rows = structures.filter(pl.col("structure") == BAND, pl.col("size") <= USUAL_WIDTH)
+    rows = structures.filter(pl.col("structure") == name, pl.col("size") <= USUAL_WIDTH)
     heads = structures.select("stack", "kind", "layer", "head").unique().height
     counts = rows.group_by("size").len().filter(pl.col("len") == heads)
     return None if counts.is_empty() else int(counts["size"].to_numpy().max())
+
+
+def head_curves(structures: pl.DataFrame) -> tuple[HeadCurve, ...]:
+    """What bands with the first token miss of each head, against their half-width."""
+    rows = structures.filter(pl.col("structure") == BAND_FIRST, pl.col("size") > 0)
+    if rows.is_empty():
+        return ()
+    widths = sorted(set(rows["size"].to_list()))
+    heads = rows.partition_by(["stack", "kind", "layer", "head"], maintain_order=True)
+    values, ranks = (np.full((len(heads), len(widths)), np.nan) for _ in range(2))
+    for index, of_head in enumerate(heads):
+        for row in of_head.iter_rows(named=True):
+            column = widths.index(row["size"])
+            values[index, column] = np.nan if row["value"] is None else row["value"]
+            ranks[index, column] = np.nan if row["low_rank"] is None else row["low_rank"]
+    return (
+        HeadCurve(
+            key="band_errors",
+            label="output missed by a band with the first token",
+            x_axis="half-width of the band",
+            y_axis="share of the output",
+            heads=tuple(label_of(of_head.row(0, named=True)) for of_head in heads),
+            x=np.array(widths, dtype=np.float64),
+            values=values,
+            law=ranks,
+            law_label="best rank with as many numbers",
+            log_x=True,
+        ),
+    )
