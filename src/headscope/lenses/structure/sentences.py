@@ -111,7 +111,7 @@ def _strongest(own: pl.DataFrame) -> str:
     top = own.row(int(np.argmax(own["value"].to_numpy())), named=True)
     what = {
         POSITIONAL: "on the token itself",
-        SYNTACTIC: f"within {_plain(top['width'])} tokens",
+        SYNTACTIC: f"in a band of half-width {_plain(top['width'])}",
         RARE: f"on the token itself and on {_plain(top['positions'])} shared keys per 16 queries",
     }[top["family"]]
     (null,) = percents([top["null"]])
