@@ -60,13 +60,13 @@ class Window:
 
 def definition(params: Params, weights: WeightSource | None, batches: Sequence[Batch]) -> dict[str, pl.DataFrame]:
     """The formulas as written, head by head on the stored maps, in float64."""
-    shown = [batch for batch in batches if batch.variant == AS_IS]
+    text_batches = [batch for batch in batches if batch.variant == AS_IS]
     rows: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
-    for site in shown[0].captures["pattern"] if shown else ():
+    for site in text_batches[0].captures["pattern"] if text_batches else ():
         for head in range(site.n_heads if site.kind == "self" else 0):
             windows = [
                 window
-                for batch in shown
+                for batch in text_batches
                 for index in range(len(batch.real))
                 if (window := _window(site, head, batch, index)) is not None
             ][: params.windows]
@@ -198,25 +198,25 @@ def _numbers(key: Key, window: Window) -> int:
 
 def _structure_rows(windows: Sequence[Window]) -> Iterator[Row]:
     baseline = {key[0]: _pooled(windows, partial(_fitted, key)) for key in BASELINES}
-    visible = _mean_kept(("visible uniform", None, None), windows)
+    visible = _mean_numbers(("visible uniform", None, None), windows)
     for key in (*PAIRS, *OTHERS, *BASELINES):
         used = windows[:COMPARED] if key in OTHERS else windows
-        kept = _mean_kept(key, used)
-        if key in PAIRS and kept == visible:
+        mean_numbers = _mean_numbers(key, used)
+        if key in PAIRS and mean_numbers == visible:
             continue
         rows = sum(len(w.a) for w in used)
-        lost = sum(float(np.abs(w.a - _fitted(key, w)).sum()) / 2 for w in used)
+        variation = sum(float(np.abs(w.a - _fitted(key, w)).sum()) / 2 for w in used)
         yield {
-            "structure": key[0], "size": key[1], "entries": key[2], "kept": kept,
+            "structure": key[0], "size": key[1], "entries": key[2], "kept": mean_numbers,
             "value": _pooled(used, partial(_fitted, key)),
-            "map_error": lost / rows,
+            "map_error": variation / rows,
             "low_rank": _pooled(used, partial(_low_rank_with_as_many_numbers, key)),
             "zero": baseline["zero"], "uniform": baseline["uniform"],
             "visible_uniform": baseline["visible uniform"], "windows": len(used),
         }  # fmt: skip
 
 
-def _mean_kept(key: Key, windows: Sequence[Window]) -> float:
+def _mean_numbers(key: Key, windows: Sequence[Window]) -> float:
     return sum(_numbers(key, w) for w in windows) / sum(len(w.a) for w in windows)
 
 
@@ -227,12 +227,12 @@ def _pooled(windows: Sequence[Window], fit: Callable[[Window], Array]) -> float 
 
 
 def _smallest_rows(windows: Sequence[Window], table: Sequence[Row]) -> Iterator[Row]:
-    visible = _mean_kept(("visible uniform", None, None), windows)
-    whole: Row = {"structure": "all keys", "size": None, "entries": None, "kept": visible, "value": 0.0}
+    visible = _mean_numbers(("visible uniform", None, None), windows)
+    all_keys: Row = {"structure": "all keys", "size": None, "entries": None, "kept": visible, "value": 0.0}
     pairs = {name for name, *_ in PAIRS}
     for within in (1, 5, 10):
         fits = [row for row in table if row["structure"] in pairs and _number(row["value"]) <= within / 100]
-        best = min([*fits, whole], key=lambda row: _number(row["kept"]))
+        best = min([*fits, all_keys], key=lambda row: _number(row["kept"]))
         most = max(len(w.a) for w in windows)
         ranks = range(most + 1)
         rank = next(r for r in ranks if r == most or (_pooled_rank(windows, r) or 0.0) <= within / 100)

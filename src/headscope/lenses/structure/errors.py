@@ -70,13 +70,21 @@ def errors_of(reading: Reading, *, with_others: bool) -> Errors:
     vectors = _row_vectors(reading.pattern)
     tails = _tails(vectors, mixed)
     rows = len(reading.positions)
-    found = [_of_part(part, mixed, sums) for part in _parts(reading, mixed, sums)]
-    found += _others(reading, mixed, vectors, tails) if with_others else [_absent(sums)] * (len(RANKS) + 1)
-    found += _baselines(reading, mixed, sums)
-    written, lost, numbers = (torch.stack([numbers[index] for numbers in found]) for index in range(3))
+    sums_by_structure = [_of_part(part, mixed, sums) for part in _parts(reading, mixed, sums)]
+    sums_by_structure += _others(reading, mixed, vectors, tails) if with_others else [_absent(sums)] * (len(RANKS) + 1)
+    sums_by_structure += _baselines(reading, mixed, sums)
+    written, variation, numbers = (torch.stack([numbers[index] for numbers in sums_by_structure]) for index in range(3))
     ranks = (numbers // (2 * rows)).nan_to_num(0.0).clamp(max=MOST_RANKS).long()
     return Errors(
-        written, lost, numbers, tails.gather(0, ranks), tails, tails[0], rows, int(reading.visible.sum()), with_others
+        written,
+        variation,
+        numbers,
+        tails.gather(0, ranks),
+        tails,
+        tails[0],
+        rows,
+        int(reading.visible.sum()),
+        with_others,
     )
 
 
@@ -89,8 +97,8 @@ def _of_part(part: Part, mixed: Tensor, sums: Tensor) -> Sums:
     scale = torch.where(is_kept, sums / part.mass.clamp_min(NOTHING), 0.0)
     written = _squared(mixed - part.mixed * scale[..., None])
     # The total variation of a row and its scaled part is the mass left out; an empty row misses half of everything.
-    lost = torch.where(is_kept, (sums - part.mass).clamp_min(0.0), sums / 2)
-    return written, lost.sum(-1, dtype=torch.float64), part.pairs
+    variation = torch.where(is_kept, (sums - part.mass).clamp_min(0.0), sums / 2)
+    return written, variation.sum(-1, dtype=torch.float64), part.pairs
 
 
 def _squared(x: Float[Tensor, "heads rows d"]) -> Float[Tensor, " heads"]:
@@ -103,8 +111,8 @@ def _mixed(reading: Reading) -> Float[Tensor, "heads rows d"]:
 
 def _parts(reading: Reading, mixed: Tensor, sums: Tensor) -> Iterator[Part]:
     """What the sets of pairs keep, in the order of `PAIR_STRUCTURES`."""
-    whole = Part(mixed, sums, _constant(int(reading.visible.sum()), len(sums)))
-    bands = {width: _near(reading, width) if width < reading.n else whole for width in {*WIDTHS, *ENTRY_WIDTHS}}
+    all_pairs = Part(mixed, sums, _constant(int(reading.visible.sum()), len(sums)))
+    bands = {width: _near(reading, width) if width < reading.n else all_pairs for width in {*WIDTHS, *ENTRY_WIDTHS}}
     yield from (bands[width] for width in WIDTHS)
     yield from (bands[width] + _first_beyond(reading, width) for width in WIDTHS)
     for width in ENTRY_WIDTHS:
@@ -112,7 +120,7 @@ def _parts(reading: Reading, mixed: Tensor, sums: Tensor) -> Iterator[Part]:
     yield from (_first(reading, size) for size in FIRST_SIZES)
     yield from _columns(reading)
     yield from _offsets(reading)
-    yield from (_blocks(reading, size) if size < reading.n else whole for size in BLOCK_SIZES)
+    yield from (_blocks(reading, size) if size < reading.n else all_pairs for size in BLOCK_SIZES)
 
 
 def _near(reading: Reading, width: int) -> Part:
@@ -178,11 +186,11 @@ def _entries(reading: Reading, width: int) -> Iterator[Part]:
     weights = candidates.gather(2, keys).clamp_min(0.0)
     n_outside = outside.sum(-1)
     for size in ENTRY_SIZES:
-        chosen = weights[..., :size]
+        largest = weights[..., :size]
         # A product with zeros costs less than gathering the values of each row.
-        alone = torch.zeros_like(reading.pattern).scatter(2, keys[..., :size], chosen)
+        alone = torch.zeros_like(reading.pattern).scatter(2, keys[..., :size], largest)
         pairs = _constant(int(n_outside.clamp(max=size).sum()), len(weights))
-        yield Part(torch.matmul(alone, reading.values), chosen.sum(-1), pairs)
+        yield Part(torch.matmul(alone, reading.values), largest.sum(-1), pairs)
 
 
 def _values_at(reading: Reading, keys: Int[Tensor, "heads rows chosen"]) -> Float[Tensor, "heads rows chosen d"]:
@@ -206,8 +214,8 @@ def _columns(reading: Reading) -> Iterator[Part]:
     n_visible = reading.visible.sum(0).to(torch.float64)[best].cumsum(-1)
     for size in COLUMN_SIZES:
         last = min(size, best.shape[1])
-        chosen = weights[..., :last]
-        yield Part(torch.matmul(chosen, values[:, :last]), chosen.sum(-1), n_visible[:, last - 1])
+        in_columns = weights[..., :last]
+        yield Part(torch.matmul(in_columns, values[:, :last]), in_columns.sum(-1), n_visible[:, last - 1])
 
 
 def _offsets(reading: Reading) -> Iterator[Part]:
@@ -226,8 +234,8 @@ def _offsets(reading: Reading) -> Iterator[Part]:
     n_visible = visible.sum(1).to(torch.float64).cumsum(-1)
     for size in OFFSET_SIZES:
         last = min(size, best.shape[1])
-        chosen = weights[..., :last]
-        yield Part(_weighted(chosen, values[:, :, :last]), chosen.sum(-1), n_visible[:, last - 1])
+        on_offsets = weights[..., :last]
+        yield Part(_weighted(on_offsets, values[:, :, :last]), on_offsets.sum(-1), n_visible[:, last - 1])
 
 
 def _row_vectors(pattern: Float[Tensor, "heads rows keys"]) -> Float[Tensor, "heads rows rows"]:
@@ -248,17 +256,17 @@ def _others(reading: Reading, mixed: Tensor, vectors: Tensor, tails: Tensor) -> 
     """Low rank, and a kernel of positive features."""
     pattern = reading.pattern
     heads, rows, _ = pattern.shape
-    found = []
+    sums_by_structure = []
     for rank in RANKS:
         first = vectors[..., :rank].to(pattern.dtype)
-        lost = _lost(pattern, torch.matmul(first, torch.matmul(first.mT, pattern)))
-        found.append((tails[rank], lost, _constant(2 * rank * rows, heads)))
+        variation = _variation(pattern, torch.matmul(first, torch.matmul(first.mT, pattern)))
+        sums_by_structure.append((tails[rank], variation, _constant(2 * rank * rows, heads)))
     kernel = positive_kernel(pattern, reading.visible, FEATURES)
     written = _squared(mixed - torch.matmul(kernel, reading.values))
-    return [*found, (written, _lost(pattern, kernel), _constant(2 * FEATURES * rows, heads))]
+    return [*sums_by_structure, (written, _variation(pattern, kernel), _constant(2 * FEATURES * rows, heads))]
 
 
-def _lost(pattern: Float[Tensor, "heads rows keys"], fitted: Tensor) -> Float[Tensor, " heads"]:
+def _variation(pattern: Float[Tensor, "heads rows keys"], fitted: Tensor) -> Float[Tensor, " heads"]:
     """The summed total variation of the rows of two maps."""
     return (pattern - fitted).abs().sum((1, 2)).to(torch.float64) / 2
 
@@ -274,9 +282,9 @@ def _baselines(reading: Reading, mixed: Tensor, sums: Tensor) -> list[Sums]:
     scale = sums[..., None]
     zero = (_squared(mixed), sums.sum(-1, dtype=torch.float64) / 2, _constant(0, heads))
     mean = reading.values.mean(1, keepdim=True)
-    lost = _lost(reading.pattern, scale / n)
-    uniform = (_squared(mixed - mean * scale), lost, _constant(rows * n, heads))
+    variation = _variation(reading.pattern, scale / n)
+    uniform = (_squared(mixed - mean * scale), variation, _constant(rows * n, heads))
     even = (reading.visible / reading.visible.sum(1, keepdim=True)).to(reading.pattern.dtype)
     written = _squared(mixed - torch.matmul(even, reading.values) * scale)
-    visible = (written, _lost(reading.pattern, even * scale), _constant(int(reading.visible.sum()), heads))
+    visible = (written, _variation(reading.pattern, even * scale), _constant(int(reading.visible.sum()), heads))
     return [zero, uniform, visible]

@@ -28,8 +28,8 @@ class Masses:
     neighbours that look at one key most and `in_blocks` their rows.
     """
 
-    rest: Float[Tensor, " heads"]
-    whole: Float[Tensor, " heads"]
+    later_mass: Float[Tensor, " heads"]
+    all_mass: Float[Tensor, " heads"]
     first: Float[Tensor, " heads"]
     positional: Float[Tensor, " heads"]
     near: Float[Tensor, " heads"]
@@ -85,8 +85,8 @@ def _masses(
         width = (within < WIDTH_SHARE * within[-1] - ROUNDING).sum(0).to(torch.float64)
     rare, blocks, in_blocks = _shared_keys(reading, exact)
     return Masses(
-        rest=later.sum((1, 2)),
-        whole=exact.sum((1, 2)),
+        later_mass=later.sum((1, 2)),
+        all_mass=exact.sum((1, 2)),
         first=exact[..., 0].sum(1),
         positional=near_at[0],
         near=within.gather(0, width.long()[None])[0],

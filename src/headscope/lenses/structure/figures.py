@@ -62,8 +62,8 @@ def _errors(structures: pl.DataFrame) -> Curves:
         if medians.height:
             x, y = (medians[column].to_numpy().astype(np.float64) for column in ("kept", "value"))
             series.append(Series(name, x, y, role=role, points=medians.height == 1))
-    kept = structures.filter(pl.col("kept") > 0)["kept"].to_numpy()
-    ends = np.array([kept.min(), kept.max()], dtype=np.float64)
+    numbers = structures.filter(pl.col("kept") > 0)["kept"].to_numpy()
+    ends = np.array([numbers.min(), numbers.max()], dtype=np.float64)
     for name in BASELINES:
         errors = structures.filter(pl.col("structure") == name)["value"].drop_nulls().to_numpy()
         if errors.size:
@@ -162,15 +162,15 @@ def _place(row: Mapping[str, object]) -> tuple[object, ...]:
 
 
 def _fitted_map(label: str, family: str, structure: Structure, example: Example, head: int) -> Mosaic:
-    kept = mask_of(structure, example.pattern[head], example.visible, example.positions).numpy()
+    mask = mask_of(structure, example.pattern[head], example.visible, example.positions).numpy()
     weights, visible = example.pattern[head].double().numpy(), example.visible.numpy()
     is_large = weights > weights.sum(1, keepdims=True) / visible.sum(1, keepdims=True)
-    cells = np.where(kept & is_large, 1.0, np.where(kept, 2.0, np.where(visible & is_large, 3.0, 0.0)))
+    cells = np.where(mask & is_large, 1.0, np.where(mask, 2.0, np.where(visible & is_large, 3.0, 0.0)))
     last = int(example.positions[-1]) + 1
     return Mosaic(
         f"map_{family.replace(' ', '_')}",
         f"{label} ({family if family != NONE else 'no family'}), carried by: {spelled(structure)}",
-        f"The last {len(kept)} queries of the first window, with the last {min(_DRAWN_KEYS, last)} keys. Over the map "
+        f"The last {len(mask)} queries of the first window, with the last {min(_DRAWN_KEYS, last)} keys. Over the map "
         "lies the structure with the fewest pairs that changes what the head writes by at most "
         f"{_WITHIN} % over the text; what is chosen from the map is chosen here from the rows that are drawn. Large: "
         "above the weight of uniform attention.",

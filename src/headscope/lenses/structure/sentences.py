@@ -29,8 +29,8 @@ def _median(rows: pl.DataFrame, column: str) -> float:
 
 def _smallest(smallest: pl.DataFrame) -> Headline:
     rows = smallest.filter(pl.col("within") == _WITHIN)
-    kept, visible, numbers = (_median(rows, name) for name in ("kept", "visible", "low_rank"))
-    kept_text, visible_text, rank_text = side_by_side((kept, visible, numbers))
+    pairs, visible, numbers = (_median(rows, name) for name in ("kept", "visible", "low_rank"))
+    kept_text, visible_text, rank_text = side_by_side((pairs, visible, numbers))
     names = rows["structure"].value_counts(sort=True).sort(["count", "structure"], descending=[True, False])
     common, count = names.row(0)
     commonest = f"The most common structure is {common}, in {part_of(count, rows.height, 'head')}."
@@ -83,10 +83,10 @@ def _families(families: pl.DataFrame) -> Headline:
     total = families.height
     counts = {name: families.filter(pl.col("family") == name).height for name in _PHRASES}
     parts = [f"{count} {_PHRASES[name]}" for name, count in counts.items() if count]
-    own = families.filter(pl.col("family").is_in([POSITIONAL, SYNTACTIC, RARE]))
-    full = f"Of {counted(total, 'head')}, {', '.join(parts)} ({windows_phrase(families)}). {_strongest(own)}"
-    share = own.height / total
-    short = f"{own.height or 'None'} of {counted(total, 'head')} {_fit(own.height)} a family of Conti; " + (
+    in_family = families.filter(pl.col("family").is_in([POSITIONAL, SYNTACTIC, RARE]))
+    full = f"Of {counted(total, 'head')}, {', '.join(parts)} ({windows_phrase(families)}). {_strongest(in_family)}"
+    share = in_family.height / total
+    short = f"{in_family.height or 'None'} of {counted(total, 'head')} {_fit(in_family.height)} a family of Conti; " + (
         f"{counts[FIRST_TOKEN]} {'rests' if counts[FIRST_TOKEN] == 1 else 'rest'} on the first token."
     )
     return Headline(full, short, share_effect(share))
@@ -105,11 +105,11 @@ def _fit(heads: int) -> str:
     return "fits" if heads == 1 else "fit"
 
 
-def _strongest(own: pl.DataFrame) -> str:
-    if own.is_empty():
+def _strongest(in_family: pl.DataFrame) -> str:
+    if in_family.is_empty():
         return "No mass of any family exceeds that of permuted keys by half of what these leave over."
-    top = own.row(int(np.argmax(own["value"].to_numpy())), named=True)
-    what = {
+    top = in_family.row(int(np.argmax(in_family["value"].to_numpy())), named=True)
+    location = {
         POSITIONAL: "on the token itself",
         SYNTACTIC: f"in a band of half-width {_plain(top['width'])}",
         RARE: f"on the token itself and on {_plain(top['positions'])} shared keys per 16 queries",
@@ -117,7 +117,7 @@ def _strongest(own: pl.DataFrame) -> str:
     (null,) = percents([top["null"]])
     return (
         f"{label_of(top)} has the most: {estimate(top, null=float(top['null']), percent=True)} of its mass, the first "
-        f"token left out, is {what} (permuted keys: {null})."
+        f"token left out, is {location} (permuted keys: {null})."
     )
 
 

@@ -78,16 +78,16 @@ class _Pooled:
 
 
 def _pooled(errors: Sequence[Errors]) -> _Pooled:
-    written, lost, low_rank = (
+    written, variation, low_rank = (
         torch.stack([getattr(part, name) for part in errors]) for name in ("written", "map", "low_rank")
     )
     energy = torch.stack([part.energy for part in errors])[:, None].expand_as(written)
-    rows = torch.tensor([float(part.rows) for part in errors], dtype=torch.float64)[:, None, None].expand_as(lost)
+    rows = torch.tensor([float(part.rows) for part in errors], dtype=torch.float64)[:, None, None].expand_as(variation)
     share = (_left_out(written) / _left_out(energy)).clamp_min(0.0).sqrt()
     return _Pooled(
         numbers=torch.stack([part.numbers for part in errors]).sum(0),
         written=_estimate(share, torch.inf),
-        map=_ratio(lost, rows, 1.0),
+        map=_ratio(variation, rows, 1.0),
         low_rank=(low_rank.sum(0) / energy.sum(0)).clamp_min(0.0).sqrt(),
         rows=sum(part.rows for part in errors),
         windows=len(errors),
@@ -97,19 +97,19 @@ def _pooled(errors: Sequence[Errors]) -> _Pooled:
 def structure_rows(site: Site, windows: Sequence[Window]) -> Iterator[Row]:
     """One row for each head and structure; a set of pairs that is everything has none."""
     errors = [window.errors for window in windows]
-    whole = sum(part.visible for part in errors)
+    visible_pairs = sum(part.visible for part in errors)
     everywhere, compared = _pooled(errors), _pooled(errors[:COMPARED])
     baselines = {name: everywhere.written.value[STRUCTURES.index(Structure(name))] for name in BASELINES}
     for head in range(site.n_heads):
         for index, structure in enumerate(STRUCTURES):
             pooled = compared if structure in OTHERS else everywhere
-            kept = float(pooled.numbers[index, head])
-            if structure.keeps_pairs and kept == whole:
+            numbers = float(pooled.numbers[index, head])
+            if structure.keeps_pairs and numbers == visible_pairs:
                 continue
             yield {
                 **place(site, head),
                 **_named(structure),
-                "kept": kept / pooled.rows,
+                "kept": numbers / pooled.rows,
                 "value": number(pooled.written.value[index, head]),
                 "low": number(pooled.written.low[index, head]),
                 "high": number(pooled.written.high[index, head]),
@@ -171,10 +171,10 @@ def family_rows(site: Site, windows: Sequence[Window]) -> Iterator[Row]:
     measured = {name: _stacked([window.measured for window in windows], name) for name in _FIELDS}
     permuted = {name: _stacked([window.permuted for window in windows], name) for name in _FIELDS}
     rows = torch.tensor([float(window.errors.rows) for window in windows], dtype=torch.float64)
-    rows = rows[:, None].expand_as(measured["rest"])
-    shares = {name: _share(measured[name], measured["rest"]) for name in MASSES}
-    shares["first"] = _share(measured["first"], measured["whole"])
-    chances = {name: _share(permuted[name], permuted["rest"]).value for name in MASSES}
+    rows = rows[:, None].expand_as(measured["later_mass"])
+    shares = {name: _share(measured[name], measured["later_mass"]) for name in MASSES}
+    shares["first"] = _share(measured["first"], measured["all_mass"])
+    chances = {name: _share(permuted[name], permuted["later_mass"]).value for name in MASSES}
     chance = sum(window.first_chance for window in windows) / rows[:, 0].sum()
     chances["first"] = torch.full_like(chances["near"], float(chance))
     width = _ratio(measured["width"], torch.ones_like(rows))
@@ -183,7 +183,7 @@ def family_rows(site: Site, windows: Sequence[Window]) -> Iterator[Row]:
     near_at = _stacked([window.measured for window in windows], "near_at")
     # numpy takes the first of equal masses.
     offsets = torch.from_numpy(near_at.sum(0).numpy().argmax(0))
-    offset_mass = _share(near_at, measured["rest"][:, None].expand_as(near_at)).value
+    offset_mass = _share(near_at, measured["later_mass"][:, None].expand_as(near_at)).value
     for head in range(site.n_heads):
         masses = {name: float(share.value[head]) for name, share in shares.items()}
         by_chance = {name: float(values[head]) for name, values in chances.items()}
@@ -204,7 +204,7 @@ def family_rows(site: Site, windows: Sequence[Window]) -> Iterator[Row]:
         }
 
 
-_FIELDS = ("rest", "whole", "first", *MASSES, "width", "blocks", "in_blocks")
+_FIELDS = ("later_mass", "all_mass", "first", *MASSES, "width", "blocks", "in_blocks")
 
 
 def _stacked(parts: Sequence[Masses], name: str) -> Float[Tensor, "windows *rest"]:

@@ -50,13 +50,13 @@ def positive_features(
     starts = ((torch.arange(features) + 0.5) * rows / features).long()
     psi = pattern[..., starts, :].mT + 1 / keys
     phi = pattern.new_ones(*pattern.shape[:-1], features)
-    seen = visible.to(pattern.dtype)
+    is_visible = visible.to(pattern.dtype)
     for _ in range(rounds):
         # Where nothing is visible the pattern is 0, and so is the ratio.
         ratio = pattern / torch.matmul(phi, psi.mT).clamp_min(TINY)
-        phi = phi * _over(torch.matmul(ratio, psi), torch.matmul(seen, psi))
+        phi = phi * _over(torch.matmul(ratio, psi), torch.matmul(is_visible, psi))
         ratio = pattern / torch.matmul(phi, psi.mT).clamp_min(TINY)
-        psi = psi * _over(torch.matmul(ratio.mT, phi), torch.matmul(seen.T, phi))
+        psi = psi * _over(torch.matmul(ratio.mT, phi), torch.matmul(is_visible.T, phi))
     return phi, psi
 
 
