@@ -60,7 +60,6 @@ class Errors:
     energy: Float[Tensor, " heads"]
     rows: int
     visible: int
-    has_others: bool
 
 
 def errors_of(reading: Reading, *, with_others: bool) -> Errors:
@@ -75,17 +74,8 @@ def errors_of(reading: Reading, *, with_others: bool) -> Errors:
     sums_by_structure += _baselines(reading, mixed, sums)
     written, variation, numbers = (torch.stack([numbers[index] for numbers in sums_by_structure]) for index in range(3))
     ranks = (numbers // (2 * rows)).nan_to_num(0.0).clamp(max=MOST_RANKS).long()
-    return Errors(
-        written,
-        variation,
-        numbers,
-        tails.gather(0, ranks),
-        tails,
-        tails[0],
-        rows,
-        int(reading.visible.sum()),
-        with_others,
-    )
+    visible = int(reading.visible.sum())
+    return Errors(written, variation, numbers, tails.gather(0, ranks), tails, tails[0], rows, visible)
 
 
 Sums = tuple[Tensor, Tensor, Tensor]  # written, map, numbers; each by head

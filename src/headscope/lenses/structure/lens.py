@@ -9,6 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import polars as pl
+import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from headscope.core import Headline, ModelSpec, Site, WeightSource
 from headscope.lenses.lens import Batch, Measurement, Needs, NotApplicable, Tables, TextLens, TextSize
@@ -18,20 +21,21 @@ from headscope.lenses.structure.errors import errors_of
 from headscope.lenses.structure.example import Example, example_of
 from headscope.lenses.structure.families import first_chance, masses_of
 from headscope.lenses.structure.figures import figures
+from headscope.lenses.structure.packing import Window, packed, unpacked
 from headscope.lenses.structure.reading import CAPTURES, output_factors, reading_of
 from headscope.lenses.structure.sentences import sentences
 from headscope.lenses.structure.settings import Params
-from headscope.lenses.structure.summary import COMPARED, Window, family_rows, smallest_rows, structure_rows
+from headscope.lenses.structure.summary import COMPARED, family_rows, smallest_rows, structure_rows
 from headscope.lenses.structure.tables import SCHEMAS, head_curves, head_quantities
 
 
 @dataclass(frozen=True)
 class State:
-    """The first windows of each site, an example of the first one, and how many windows were passed by."""
+    """The sums of the first windows of each site, an example of the first one, and how many were passed by."""
 
     params: Params
     sites: tuple[Site, ...]
-    windows: Mapping[Site, tuple[Window, ...]] = field(default_factory=dict)
+    windows: Mapping[Site, Float[Tensor, "windows columns heads"]] = field(default_factory=dict)
     examples: Mapping[Site, Example] = field(default_factory=dict)
     passed_by: Mapping[Site, int] = field(default_factory=dict)
 
@@ -60,17 +64,19 @@ class StructureLens(TextLens[Params, State]):
                 continue
             factors = output_factors(batch.captures["output_gram"][site][0])
             for index in range(len(batch.real)):
-                earlier = windows.get(site, ())
-                if len(earlier) >= state.params.windows:
+                earlier = windows.get(site)
+                count = 0 if earlier is None else len(earlier)
+                if count >= state.params.windows:
                     passed_by[site] = passed_by.get(site, 0) + 1
                     continue
                 reading = reading_of(site, batch, index, factors)
                 if reading is None:
                     continue
                 measured, permuted = masses_of(reading, state.params.reach)
-                errors = errors_of(reading, with_others=len(earlier) < COMPARED)
-                windows[site] = (*earlier, Window(errors, measured, permuted, first_chance(reading)))
-                if not earlier:
+                errors = errors_of(reading, with_others=count < COMPARED)
+                sums = packed(Window(errors, measured, permuted, first_chance(reading)))[None]
+                windows[site] = sums if earlier is None else torch.cat((earlier, sums))
+                if earlier is None:
                     examples[site] = example_of(reading)
         return replace(state, windows=windows, examples=examples, passed_by=passed_by)
 
@@ -78,27 +84,34 @@ class StructureLens(TextLens[Params, State]):
         """The first windows of both, a's first."""
         windows, passed_by = dict(a.windows), dict(a.passed_by)
         for site in dict.fromkeys((*b.windows, *b.passed_by)):
-            joined = (*a.windows.get(site, ()), *b.windows.get(site, ()))
-            windows[site] = joined[: a.params.windows]
-            passed_by[site] = passed_by.get(site, 0) + b.passed_by.get(site, 0) + len(joined) - len(windows[site])
+            parts = [state.windows[site] for state in (a, b) if site in state.windows]
+            later = b.passed_by.get(site, 0)
+            if parts:
+                joined = torch.cat(parts)
+                windows[site] = joined[: a.params.windows]
+                later += len(joined) - len(windows[site])
+            passed_by[site] = passed_by.get(site, 0) + later
         return replace(a, windows=windows, examples={**b.examples, **a.examples}, passed_by=passed_by)
 
     def finish(self, state: State, weights: WeightSource | None) -> Measurement:
         """Errors over all rows with their intervals, the smallest structures, and the families."""
-        measured_sites = [site for site in state.sites if state.windows.get(site)]
+        windows = {
+            site: [unpacked(sums) for sums in state.windows[site]] for site in state.sites if site in state.windows
+        }
+        measured_sites = list(windows)
         if not measured_sites:
             raise NotApplicable("no row of self-attention with at least two visible keys was shown to the lens")
         rows: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
         for site in measured_sites:
-            table = list(structure_rows(site, state.windows[site]))
+            table = list(structure_rows(site, windows[site]))
             rows["structures"] += table
-            rows["smallest"] += smallest_rows(site, state.windows[site], table)
-            rows["families"] += family_rows(site, state.windows[site])
+            rows["smallest"] += smallest_rows(site, windows[site], table)
+            rows["families"] += family_rows(site, windows[site])
         tables = {name: pl.DataFrame(rows[name], schema=SCHEMAS[name]) for name in SCHEMAS}
         return Measurement(
             tables=tables,
             figures=figures(tables, state.examples),
-            method=_method(state, measured_sites),
+            method=_method(state, windows),
             quantities=with_values(head_quantities(tables), tables),
             curves=head_curves(tables["structures"]),
             warnings=_warnings(state, measured_sites),
@@ -115,9 +128,9 @@ class StructureLens(TextLens[Params, State]):
         return definition(params, weights, batches)
 
 
-def _method(state: State, measured_sites: Sequence[Site]) -> str:
-    counts = {len(state.windows[site]) for site in measured_sites}
-    rows = sorted({window.errors.rows for site in measured_sites for window in state.windows[site]})
+def _method(state: State, windows: Mapping[Site, Sequence[Window]]) -> str:
+    counts = {len(windows_of_site) for windows_of_site in windows.values()}
+    rows = sorted({window.errors.rows for windows_of_site in windows.values() for window in windows_of_site})
     passed_by = max(state.passed_by.values(), default=0)
     passed_note = f"; {passed_by} more were not measured, the option windows says how many may be" if passed_by else ""
     read = f"{rows[0]}" if len(rows) == 1 else f"{rows[0]} to {rows[-1]}"

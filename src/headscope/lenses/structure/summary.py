@@ -12,6 +12,7 @@ from headscope.lenses.shared.plots import place
 from headscope.lenses.shared.table import Row, number
 from headscope.lenses.structure.errors import Errors
 from headscope.lenses.structure.families import MASSES, Masses, family_of
+from headscope.lenses.structure.packing import Window
 from headscope.lenses.structure.structures import (
     BASELINES,
     OTHERS,
@@ -26,16 +27,6 @@ from headscope.maths.resampling.jackknife import jackknife
 COMPARED = 4
 # Queries that `positions` counts shared keys of.
 COUNTED_QUERIES = 16
-
-
-@dataclass(frozen=True)
-class Window:
-    """The sums of one site in one window."""
-
-    errors: Errors
-    measured: Masses
-    permuted: Masses
-    first_chance: float
 
 
 @dataclass(frozen=True)
