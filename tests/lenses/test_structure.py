@@ -19,7 +19,8 @@ from headscope.maths.linear_algebra.structured_maps import (
     syntactic_head,
     with_sparse_error,
 )
-from tests.lenses.asking import begin, finish, merge, update
+from tests.contract.test_lenses import differences, with_ends
+from tests.lenses.asking import begin, defined, finish, merge, update
 from tests.lenses.planted import MODELS, batches, planted, site
 
 N = 48
@@ -268,3 +269,17 @@ def test_settings_without_a_window_or_a_neighbour_are_refused(params):
 def test_a_structure_says_whether_it_keeps_pairs():
     assert Structure("band", 3).keeps_pairs
     assert not Structure("low rank", 3).keeps_pairs
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_long_windows_agree_with_the_definition(causal):
+    """Several stretches of rows, wide bands and large blocks, which the small models of the contract do not have."""
+    model = planted(site(n_heads=2, n_kv_heads=1, causal=causal))
+    parts = batches(model, Request(), shapes=((140, 133), (70,)))
+    fold = begin(LENS, Params(), model.spec, model.sites)
+    for part in parts:
+        fold = update(LENS, fold, part)
+    finding = finish(LENS, fold, model)
+    assert {"32", "64"} <= {str(size) for size in finding.tables["structures"]["size"].to_list()}
+    expected = with_ends(defined(LENS, Params(), None, parts), finding.tables)
+    assert not differences(finding.tables, expected)
