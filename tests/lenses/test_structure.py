@@ -130,7 +130,7 @@ def test_permuted_keys_belong_to_no_family():
 
 def structure_row(finding, name: str, size: int | None = None, entries: int | None = None) -> dict[str, object]:
     rows = finding.tables["structures"].filter(
-        pl.col("structure") == name, pl.col("size").eq_missing(size), pl.col("entries").eq_missing(entries)
+        pl.col("form") == name, pl.col("size").eq_missing(size), pl.col("entries").eq_missing(entries)
     )
     assert rows.height == 1
     return rows.row(0, named=True)
@@ -214,7 +214,7 @@ def test_masks_that_are_drawn_keep_what_the_fold_keeps():
         for structure in PAIR_STRUCTURES:
             mask = mask_of(structure, p[rows], visible[rows], torch.tensor(rows))
             if not bool((mask == visible[rows]).all()):
-                kept = structure_row(finding, structure.name, structure.size, structure.entries)["kept"]
+                kept = structure_row(finding, structure.form, structure.size, structure.entries)["kept"]
                 assert kept == pytest.approx(int(mask.sum()) / len(rows)), structure
 
 

@@ -53,5 +53,5 @@ def test_the_fewest_keys_are_those_of_the_table():
 
 def test_tables_without_a_band_have_no_sentence_about_one():
     finding = band_finding(2)
-    tables = {**finding.tables, "structures": finding.tables["structures"].filter(pl.col("structure") == "blocks")}
+    tables = {**finding.tables, "structures": finding.tables["structures"].filter(pl.col("form") == "blocks")}
     assert len(LENS.sentences(tables)) == 2

@@ -207,13 +207,26 @@ def _structure_rows(windows: Sequence[Window]) -> Iterator[Row]:
         rows = sum(len(w.a) for w in used)
         variation = sum(float(np.abs(w.a - _fitted(key, w)).sum()) / 2 for w in used)
         yield {
-            "structure": key[0], "size": key[1], "entries": key[2], "kept": mean_numbers,
+            "structure": _words(key), "form": key[0], "size": key[1], "entries": key[2],
+            "kept": mean_numbers,
             "value": _pooled(used, partial(_fitted, key)),
             "map_error": variation / rows,
             "low_rank": _pooled(used, partial(_low_rank_with_as_many_numbers, key)),
             "zero": baseline["zero"], "uniform": baseline["uniform"],
             "visible_uniform": baseline["visible uniform"], "windows": len(used),
         }  # fmt: skip
+
+
+def _words(key: Key) -> str:
+    name, size, entries = key
+    many = "" if size == 1 else "s"
+    return {
+        "band": f"band {size}", "band and first token": f"band {size} and first token",
+        "band and entries": f"band {size} and {entries} entr{'y' if entries == 1 else 'ies'}",
+        "first tokens": "first token" if size == 1 else f"first {size} tokens",
+        "columns": f"{size} column{many}", "offsets": f"{size} offset{many}", "blocks": f"blocks of {size}",
+        "low rank": f"rank {size}", "linear kernel": f"{size} positive features",
+    }.get(name, name)  # fmt: skip
 
 
 def _mean_numbers(key: Key, windows: Sequence[Window]) -> float:
@@ -228,17 +241,24 @@ def _pooled(windows: Sequence[Window], fit: Callable[[Window], Array]) -> float 
 
 def _smallest_rows(windows: Sequence[Window], table: Sequence[Row]) -> Iterator[Row]:
     visible = _mean_numbers(("visible uniform", None, None), windows)
-    all_keys: Row = {"structure": "all keys", "size": None, "entries": None, "kept": visible, "value": 0.0}
+    all_keys: Row = {
+        "structure": "all keys",
+        "form": "all keys",
+        "size": None,
+        "entries": None,
+        "kept": visible,
+        "value": 0.0,
+    }
     pairs = {name for name, *_ in PAIRS}
     for within in (1, 5, 10):
-        fits = [row for row in table if row["structure"] in pairs and _number(row["value"]) <= within / 100]
+        fits = [row for row in table if row["form"] in pairs and _number(row["value"]) <= within / 100]
         best = min([*fits, all_keys], key=lambda row: _number(row["kept"]))
         most = max(len(w.a) for w in windows)
         ranks = range(most + 1)
         rank = next(r for r in ranks if r == most or (_pooled_rank(windows, r) or 0.0) <= within / 100)
         yield {
-            "within": within, "structure": best["structure"], "size": best["size"], "entries": best["entries"],
-            "kept": best["kept"], "visible": visible, "share": _number(best["kept"]) / visible,
+            "within": within, "structure": best["structure"], "form": best["form"], "size": best["size"],
+            "entries": best["entries"], "kept": best["kept"], "visible": visible, "share": _number(best["kept"]) / visible,
             "low_rank": 2.0 * rank, "value": best["value"], "windows": len(windows),
         }  # fmt: skip
 

@@ -28,23 +28,25 @@ from headscope.lenses.structure.tables import FIRST_TOKEN, NONE, POSITIONAL, RAR
 FAMILIES = (POSITIONAL, SYNTACTIC, RARE, FIRST_TOKEN, NONE)
 _DRAWN_KEYS = 64
 _WITHIN = 10  # percent: the bound of the structures that are drawn over maps
-_LINES: dict[str, Role] = {
-    BAND: "measured",
-    BAND_FIRST: "measured",
-    BAND_ENTRIES: "measured",
-    FIRST: "measured",
-    COLUMNS: "measured",
-    OFFSETS: "measured",
-    BLOCKS: "measured",
-    LOW_RANK: "theory",
-    KERNEL: "theory",
+# Figure → title, what the picture says, the curves: form of the structure and width of the band.
+_CURVES: dict[str, tuple[str, str, tuple[tuple[str, int | None], ...]]] = {
+    "errors": (
+        "What fixed structures miss of what heads write",
+        "Structures that need not look at the map.",
+        ((BAND, None), (BAND_FIRST, None), (FIRST, None), (BLOCKS, None)),
+    ),
+    "errors_chosen": (
+        "What structures chosen from the map miss of what heads write",
+        "Entries, columns and offsets are chosen by looking at the map of each window.",
+        ((BAND_ENTRIES, 1), (BAND_ENTRIES, 8), (COLUMNS, None), (OFFSETS, None)),
+    ),
 }
 
 
 def figures(tables: Mapping[str, pl.DataFrame], examples: Mapping[Site, Example]) -> tuple[Figure, ...]:
     """Curves of errors, two maps of heads, the families of each layer, and a fitted map of each family."""
     sites = list(examples)
-    pictures: list[Figure] = [_errors(tables["structures"])]
+    pictures: list[Figure] = [_errors(tables["structures"], name) for name in _CURVES]
     pictures.append(_smallest(tables["smallest"], sites))
     for name, structure in (("band_first", BAND_FIRST), ("band", BAND)):
         width = shared_width(tables["structures"], structure)
@@ -54,31 +56,38 @@ def figures(tables: Mapping[str, pl.DataFrame], examples: Mapping[Site, Example]
     return (*pictures, *_fitted_maps(tables, examples))
 
 
-def _errors(structures: pl.DataFrame) -> Curves:
-    series: list[Series] = []
-    for name, role in _LINES.items():
-        sizes = structures.filter(pl.col("structure") == name, pl.col("kept") > 0, pl.col("value").is_not_null())
-        medians = sizes.group_by("size", "entries").agg(pl.col("kept", "value").median()).sort("kept", "size")
-        if medians.height:
-            x, y = (medians[column].to_numpy().astype(np.float64) for column in ("kept", "value"))
-            series.append(Series(name, x, y, role=role, points=medians.height == 1))
-    numbers = structures.filter(pl.col("kept") > 0)["kept"].to_numpy()
-    ends = np.array([numbers.min(), numbers.max()], dtype=np.float64)
-    for name in BASELINES:
-        errors = structures.filter(pl.col("structure") == name)["value"].drop_nulls().to_numpy()
+def _errors(structures: pl.DataFrame, name: str) -> Curves:
+    title, says, curves = _CURVES[name]
+    rows = structures.filter(pl.col("kept") > 0, pl.col("value").is_not_null())
+    series = [
+        _median_curve(rows.filter(pl.col("form") == form, width is None or pl.col("size") == width), label, "measured")
+        for form, width in curves
+        for label in [form if width is None else f"band of {width} and entries"]
+    ]
+    series += [_median_curve(rows.filter(pl.col("form") == form), form, "theory") for form in (LOW_RANK, KERNEL)]
+    ends = np.array([rows["kept"].to_numpy().min(), rows["kept"].to_numpy().max()])
+    for form in BASELINES:
+        errors = structures.filter(pl.col("form") == form)["value"].drop_nulls().to_numpy()
         if errors.size:
-            series.append(Series(name, ends, np.full(2, float(np.median(errors))), role="null"))
+            series.append(Series(form, ends, np.full(2, float(np.median(errors))), role="null"))
     return Curves(
-        "errors",
-        "What each structure misses of what heads write",
-        "The median head: written error against the pairs kept per query. Dashed: low rank and a linear kernel, which "
-        "keep two numbers per query for each component or feature. Dotted: the zero matrix, and attention that is "
-        "uniform over all keys or over the visible ones. Entries, columns and offsets are chosen from the map itself.",
+        name,
+        title,
+        f"The median head: written error against the pairs kept per query. {says} Dashed: low rank and a linear kernel "
+        "(a point), with two numbers per query for each component or feature. Dotted: the zero matrix, and attention "
+        "that is uniform over all keys or over the visible ones.",
         "pairs or numbers kept per query",
         "share of the output missed",
-        tuple(series),
+        tuple(curve for curve in series if curve.x.size),
         log_x=True,
     )
+
+
+def _median_curve(rows: pl.DataFrame, label: str, role: Role) -> Series:
+    """The medians over heads of what each size keeps and misses."""
+    medians = rows.group_by("size", "entries").agg(pl.col("kept", "value").median()).sort("kept", "size")
+    x, y = (medians[column].to_numpy().astype(np.float64) for column in ("kept", "value"))
+    return Series(label, x, y, role=role, points=medians.height == 1)
 
 
 def _cells(rows: pl.DataFrame, sites: Sequence[Site], column: str) -> dict[Site, list[float]]:
@@ -105,12 +114,12 @@ def _smallest(smallest: pl.DataFrame, sites: Sequence[Site]) -> HeatMap:
 
 
 def _band(structures: pl.DataFrame, sites: Sequence[Site], name: str, structure: Structure) -> HeatMap:
-    rows = structures.filter(pl.col("structure") == structure.name, pl.col("size") == structure.size)
+    rows = structures.filter(pl.col("structure") == structure.words)
     even = rows["visible_uniform"].drop_nulls().to_numpy()
     return head_map(
         _cells(rows, sites, "value"),
         name=name,
-        title=f"Output missed by a {spelled(structure)}",
+        title=f"Output missed by a {structure.words}",
         caption="0: it writes what the head writes. The reference is the median of attention that is uniform over the "
         "visible keys.",
         unit="share",
@@ -153,7 +162,7 @@ def _fitted_maps(tables: Mapping[str, pl.DataFrame], examples: Mapping[Site, Exa
             pl.col("layer") == site.layer,
             pl.col("head") == top["head"],
         )
-        structure = Structure(*smallest.select("structure", "size", "entries").row(0))
+        structure = Structure(*smallest.select("form", "size", "entries").row(0))
         yield _fitted_map(site.head_label(top["head"]), family, structure, examples[site], top["head"])
 
 
@@ -169,7 +178,7 @@ def _fitted_map(label: str, family: str, structure: Structure, example: Example,
     last = int(example.positions[-1]) + 1
     return Mosaic(
         f"map_{family.replace(' ', '_')}",
-        f"{label} ({family if family != NONE else 'no family'}), carried by: {spelled(structure)}",
+        f"{label} ({family if family != NONE else 'no family'}), carried by: {structure.words}",
         f"The last {len(mask)} queries of the first window, with the last {min(_DRAWN_KEYS, last)} keys. Over the map "
         "lies the structure with the fewest pairs that changes what the head writes by at most "
         f"{_WITHIN} % over the text; what is chosen from the map is chosen here from the rows that are drawn. Large: "
@@ -177,25 +186,3 @@ def _fitted_map(label: str, family: str, structure: Structure, example: Example,
         cells[:, max(0, last - _DRAWN_KEYS) : max(last, _DRAWN_KEYS)],
         ("large weight, kept", "small weight, kept", "large weight, left out"),
     )
-
-
-def spelled(structure: Structure) -> str:
-    """`band of half-width 8`, `band of half-width 1 and 4 entries`, `blocks of 32 tokens`."""
-    size = structure.size
-    match structure.name:
-        case "band":
-            return f"band of half-width {size}"
-        case "band and first token":
-            return f"band of half-width {size} and the first token"
-        case "band and entries":
-            return f"band of half-width {size} and {structure.entries} more entries per row"
-        case "first tokens":
-            return f"first {size} tokens" if size != 1 else "first token"
-        case "columns":
-            return f"{size} columns" if size != 1 else "1 column"
-        case "offsets":
-            return f"{size} fixed offsets" if size != 1 else "1 fixed offset"
-        case "blocks":
-            return f"blocks of {size} tokens"
-        case _:
-            return structure.name

@@ -12,9 +12,7 @@ from headscope.lenses.shared.phrases import windows_phrase
 from headscope.lenses.shared.plots import label_of
 from headscope.lenses.shared.written_numbers import counted, part_of, percents, side_by_side
 from headscope.lenses.structure.structures import BAND, BAND_FIRST
-from headscope.lenses.structure.tables import FIRST_TOKEN, NONE, POSITIONAL, RARE, SYNTACTIC, shared_width
-
-_WITHIN = 5
+from headscope.lenses.structure.tables import FIRST_TOKEN, NONE, POSITIONAL, RARE, SYNTACTIC, USUAL_BOUND, shared_width
 
 
 def sentences(tables: Tables) -> tuple[Headline, ...]:
@@ -28,16 +26,16 @@ def _median(rows: pl.DataFrame, column: str) -> float:
 
 
 def _smallest(smallest: pl.DataFrame) -> Headline:
-    rows = smallest.filter(pl.col("within") == _WITHIN)
+    rows = smallest.filter(pl.col("within") == USUAL_BOUND)
     pairs, visible, numbers = (_median(rows, name) for name in ("kept", "visible", "low_rank"))
     kept_text, visible_text, rank_text = side_by_side((pairs, visible, numbers))
-    names = rows["structure"].value_counts(sort=True).sort(["count", "structure"], descending=[True, False])
+    names = rows["form"].value_counts(sort=True).sort(["count", "form"], descending=[True, False])
     common, count = names.row(0)
     commonest = f"The most common structure is {common}, in {part_of(count, rows.height, 'head')}."
     full = (
         f"With {kept_text} of {visible_text} visible keys per query ({_kept_interval(rows)}) the output of the median "
-        f"of {counted(rows.height, 'head')} changes by at most {_WITHIN} % ({windows_phrase(rows)}); low rank needs "
-        f"{rank_text} numbers per query. {commonest}"
+        f"of {counted(rows.height, 'head')} changes by at most {USUAL_BOUND} % ({windows_phrase(rows)}); low rank "
+        f"needs {rank_text} numbers per query. {commonest}"
     )
     short = (
         f"The median head's output changes by at most a twentieth with {kept_text} of {visible_text} visible keys per "
@@ -61,8 +59,8 @@ def _band(structures: pl.DataFrame) -> Headline | None:
     if width is None:
         return None
     of_width = structures.filter(pl.col("size") == width, pl.col("value").is_not_null())
-    rows = of_width.filter(pl.col("structure") == BAND_FIRST).sort("value", maintain_order=True)
-    alone = of_width.filter(pl.col("structure") == BAND)
+    rows = of_width.filter(pl.col("form") == BAND_FIRST).sort("value", maintain_order=True)
+    alone = of_width.filter(pl.col("form") == BAND)
     if rows.is_empty() or alone.is_empty():
         return None
     numbers = [_median(rows, name) for name in ("value", "visible_uniform", "low_rank")]

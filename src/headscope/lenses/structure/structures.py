@@ -30,14 +30,31 @@ class Structure:
     `entries` counts the entries of each row outside the band, where the structure has such.
     """
 
-    name: str
+    form: str
     size: int | None = None
     entries: int | None = None
 
     @property
+    def words(self) -> str:
+        """The structure with its size: `band 8`, `band 1 and 4 entries`, `blocks of 32`."""
+        plural = "" if self.size == 1 else "s"
+        texts = {
+            BAND: f"band {self.size}",
+            BAND_FIRST: f"band {self.size} and first token",
+            BAND_ENTRIES: f"band {self.size} and {self.entries} entr{'y' if self.entries == 1 else 'ies'}",
+            FIRST: "first token" if self.size == 1 else f"first {self.size} tokens",
+            COLUMNS: f"{self.size} column{plural}",
+            OFFSETS: f"{self.size} offset{plural}",
+            BLOCKS: f"blocks of {self.size}",
+            LOW_RANK: f"rank {self.size}",
+            KERNEL: f"{self.size} positive features",
+        }
+        return texts.get(self.form, self.form)
+
+    @property
     def keeps_pairs(self) -> bool:
         """Whether it keeps some pairs of query and key and leaves out the others."""
-        return self.name not in (LOW_RANK, KERNEL, *BASELINES)
+        return self.form not in (LOW_RANK, KERNEL, *BASELINES)
 
 
 PAIR_STRUCTURES = (
@@ -62,7 +79,7 @@ def mask_of(
     """The pairs that a structure keeps of one map, among the visible ones; for figures."""
     away = positions[:, None] - torch.arange(pattern.shape[1])
     size = structure.size or 0
-    match structure.name:
+    match structure.form:
         case "band":
             mask = away.abs() <= size
         case "band and first token":

@@ -115,7 +115,12 @@ def structure_rows(site: Site, windows: Sequence[Window]) -> Iterator[Row]:
 
 
 def _named(structure: Structure) -> Row:
-    return {"structure": structure.name, "size": structure.size, "entries": structure.entries}
+    return {
+        "structure": structure.words,
+        "form": structure.form,
+        "size": structure.size,
+        "entries": structure.entries,
+    }
 
 
 def smallest_rows(site: Site, windows: Sequence[Window], structures: Sequence[Row]) -> Iterator[Row]:
@@ -127,9 +132,9 @@ def smallest_rows(site: Site, windows: Sequence[Window], structures: Sequence[Ro
     tails = (torch.stack([part.tails for part in errors]).sum(0) / energy).clamp_min(0.0).sqrt()
     most_rows = max(part.rows for part in errors)
     all_keys: Row = {**_named(Structure("all keys")), "kept": visible, "value": 0.0, "low": None, "high": None}
-    sets_of_pairs = {structure.name for structure in PAIR_STRUCTURES}
+    sets_of_pairs = {structure.form for structure in PAIR_STRUCTURES}
     for head in range(site.n_heads):
-        candidates = [row for row in structures if row["head"] == head and row["structure"] in sets_of_pairs]
+        candidates = [row for row in structures if row["head"] == head and row["form"] in sets_of_pairs]
         for within in WITHIN:
             bound = within / 100
             best = _fewest(candidates, "value", bound, all_keys)
@@ -138,7 +143,10 @@ def smallest_rows(site: Site, windows: Sequence[Window], structures: Sequence[Ro
             yield {
                 **place(site, head),
                 "within": within,
-                **{name: best[name] for name in ("structure", "size", "entries", "kept", "value", "low", "high")},
+                **{
+                    name: best[name]
+                    for name in ("structure", "form", "size", "entries", "kept", "value", "low", "high")
+                },
                 "kept_low": _fewest(candidates, "low", bound, all_keys)["kept"] if has_ends else None,
                 "kept_high": _fewest(candidates, "high", bound, all_keys)["kept"] if has_ends else None,
                 "visible": visible,

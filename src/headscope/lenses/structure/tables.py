@@ -7,30 +7,30 @@ import polars as pl
 
 from headscope.core import HeadCurve, HeadQuantity
 from headscope.lenses.shared.plots import label_of
-from headscope.lenses.structure.structures import BAND, BAND_FIRST
+from headscope.lenses.structure.structures import BAND, BAND_FIRST, Structure
 
 POSITIONAL, SYNTACTIC, RARE, FIRST_TOKEN, NONE = "positional", "syntactic", "rare token", "first token", "none"
 WITHIN = (1, 5, 10)  # percent of what a head writes
+USUAL_BOUND = 5
 USUAL_WIDTH = 16  # of the band that the grid of heads shows, or the widest narrower one
 
 _PLACE = {"stack": pl.String, "kind": pl.String, "layer": pl.Int64, "head": pl.Int64}
-_STRUCTURE = {"structure": pl.String, "size": pl.Int64, "entries": pl.Int64}
+_FORM = {"form": pl.String, "size": pl.Int64, "entries": pl.Int64}
+# Texts stand after the first number: what stands before it is the heading of a column in a report.
 SCHEMAS = {
     "smallest": pl.Schema(
         _PLACE
-        | {"within": pl.Int64}
-        | _STRUCTURE
-        | dict.fromkeys(
-            ("kept", "kept_low", "kept_high", "visible", "share", "low_rank", "value", "low", "high"), pl.Float64
-        )
+        | {"within": pl.Int64, "kept": pl.Float64, "structure": pl.String}
+        | dict.fromkeys(("kept_low", "kept_high", "visible", "share", "low_rank", "value", "low", "high"), pl.Float64)
         | {"windows": pl.Int64}
+        | _FORM
     ),
     "families": pl.Schema(
         _PLACE
-        | {"family": pl.String}
+        | {"value": pl.Float64, "family": pl.String}
         | dict.fromkeys(
             (
-                *("value", "low", "high", "null", "width", "width_low", "width_high", "positions", "positions_low"),
+                *("low", "high", "null", "width", "width_low", "width_high", "positions", "positions_low"),
                 *("positions_high", "block_width", "positional", "positional_null", "near", "near_null", "rare_token"),
                 *("rare_token_null", "first", "first_null", "offset_mass"),
             ),
@@ -40,7 +40,7 @@ SCHEMAS = {
     ),
     "structures": pl.Schema(
         _PLACE
-        | _STRUCTURE
+        | {"structure": pl.String}
         | dict.fromkeys(
             (
                 *("kept", "value", "low", "high", "map_error", "map_low", "map_high"),
@@ -49,6 +49,7 @@ SCHEMAS = {
             pl.Float64,
         )
         | {"windows": pl.Int64}
+        | _FORM
     ),
 }
 
@@ -56,18 +57,21 @@ SCHEMAS = {
 def head_quantities(tables: Mapping[str, pl.DataFrame]) -> tuple[HeadQuantity, ...]:
     """What a band leaves out, the fewest pairs that carry a head, and the masses that decide families."""
     quantities = [
-        HeadQuantity(
-            key="pairs_5",
-            label="keys per query for an output error of 5 %",
-            table="smallest",
-            column="kept",
-            where={"within": 5},
-            null="visible",
-            unit="keys",
-            scale="log",
-            notable="low",
-            highest="carried by the most keys",
-            lowest="carried by the fewest keys",
+        *(
+            HeadQuantity(
+                key=f"pairs_{within}",
+                label=f"keys per query for an output error of {within} %",
+                table="smallest",
+                column="kept",
+                where={"within": within},
+                null="visible",
+                unit="keys",
+                scale="log",
+                notable="low",
+                highest="carried by the most keys" if within == USUAL_BOUND else "",
+                lowest="carried by the fewest keys" if within == USUAL_BOUND else "",
+            )
+            for within in (USUAL_BOUND, *(bound for bound in WITHIN if bound != USUAL_BOUND))
         ),
         HeadQuantity(
             key="near", label="near mass, without the first token", table="families", column="near", null="near_null",
@@ -87,28 +91,28 @@ def head_quantities(tables: Mapping[str, pl.DataFrame]) -> tuple[HeadQuantity, .
         ),
     ]  # fmt: skip
     labels = {BAND_FIRST: "output missed by a band of {} and the first", BAND: "output missed by a band of {}"}
-    for structure, label in labels.items():
-        width = shared_width(tables["structures"], structure)
+    for form, label in labels.items():
+        width = shared_width(tables["structures"], form)
         if width is not None:
             quantities.append(
                 HeadQuantity(
-                    key=structure.replace(" ", "_"),
+                    key=form.replace(" ", "_"),
                     label=label.format(width),
                     table="structures",
-                    where={"structure": structure, "size": width},
+                    where={"structure": Structure(form, width).words},
                     null="visible_uniform",
                     unit="share",
                     notable="low",
-                    lowest="best carried by a band" if structure == BAND_FIRST else "",
-                    highest="worst carried by a band" if structure == BAND_FIRST else "",
+                    lowest="best carried by a band" if form == BAND_FIRST else "",
+                    highest="worst carried by a band" if form == BAND_FIRST else "",
                 )
             )
     return tuple(quantities)
 
 
-def shared_width(structures: pl.DataFrame, name: str) -> int | None:
+def shared_width(structures: pl.DataFrame, form: str) -> int | None:
     """The widest band of at most `USUAL_WIDTH` that every head has a row of."""
-    rows = structures.filter(pl.col("structure") == name, pl.col("size") <= USUAL_WIDTH)
+    rows = structures.filter(pl.col("form") == form, pl.col("size") <= USUAL_WIDTH)
     heads = structures.select("stack", "kind", "layer", "head").unique().height
     counts = rows.group_by("size").len().filter(pl.col("len") == heads)
     return None if counts.is_empty() else int(counts["size"].to_numpy().max())
@@ -116,7 +120,7 @@ def shared_width(structures: pl.DataFrame, name: str) -> int | None:
 
 def head_curves(structures: pl.DataFrame) -> tuple[HeadCurve, ...]:
     """What bands with the first token miss of each head, against their half-width."""
-    rows = structures.filter(pl.col("structure") == BAND_FIRST, pl.col("size") > 0)
+    rows = structures.filter(pl.col("form") == BAND_FIRST, pl.col("size") > 0)
     if rows.is_empty():
         return ()
     widths = sorted(set(rows["size"].to_list()))
