@@ -258,8 +258,8 @@ def _smallest_rows(windows: Sequence[Window], table: Sequence[Row]) -> Iterator[
         rank = next(r for r in ranks if r == most or (_pooled_rank(windows, r) or 0.0) <= within / 100)
         yield {
             "within": within, "structure": best["structure"], "form": best["form"], "size": best["size"],
-            "entries": best["entries"], "kept": best["kept"], "visible": visible, "share": _number(best["kept"]) / visible,
-            "low_rank": 2.0 * rank, "value": best["value"], "windows": len(windows),
+            "entries": best["entries"], "kept": best["kept"], "visible": visible,
+            "share": _number(best["kept"]) / visible, "low_rank": 2.0 * rank, "value": best["value"], "windows": len(windows),
         }  # fmt: skip
 
 

@@ -116,10 +116,11 @@ def _smallest(smallest: pl.DataFrame, sites: Sequence[Site]) -> HeatMap:
 def _band(structures: pl.DataFrame, sites: Sequence[Site], name: str, structure: Structure) -> HeatMap:
     rows = structures.filter(pl.col("structure") == structure.words)
     even = rows["visible_uniform"].drop_nulls().to_numpy()
+    with_first = " with the first token" if structure.form == BAND_FIRST else ""
     return head_map(
         _cells(rows, sites, "value"),
         name=name,
-        title=f"Output missed by a {structure.words}",
+        title=f"Output missed by a band of half-width {structure.size}{with_first}",
         caption="0: it writes what the head writes. The reference is the median of attention that is uniform over the "
         "visible keys.",
         unit="share",
