@@ -219,12 +219,12 @@ def _structure_rows(windows: Sequence[Window]) -> Iterator[Row]:
 
 def _words(key: Key) -> str:
     name, size, entries = key
-    many = "" if size == 1 else "s"
+    plural = "" if size == 1 else "s"
     return {
         "band": f"band {size}", "band and first token": f"band {size} and first token",
         "band and entries": f"band {size} and {entries} entr{'y' if entries == 1 else 'ies'}",
         "first tokens": "first token" if size == 1 else f"first {size} tokens",
-        "columns": f"{size} column{many}", "offsets": f"{size} offset{many}", "blocks": f"blocks of {size}",
+        "columns": f"{size} column{plural}", "offsets": f"{size} offset{plural}", "blocks": f"blocks of {size}",
         "low rank": f"rank {size}", "linear kernel": f"{size} positive features",
     }.get(name, name)  # fmt: skip
 
@@ -259,7 +259,8 @@ def _smallest_rows(windows: Sequence[Window], table: Sequence[Row]) -> Iterator[
         yield {
             "within": within, "structure": best["structure"], "form": best["form"], "size": best["size"],
             "entries": best["entries"], "kept": best["kept"], "visible": visible,
-            "share": _number(best["kept"]) / visible, "low_rank": 2.0 * rank, "value": best["value"], "windows": len(windows),
+            "share": _number(best["kept"]) / visible, "low_rank": 2.0 * rank, "value": best["value"],
+            "windows": len(windows),
         }  # fmt: skip
 
 

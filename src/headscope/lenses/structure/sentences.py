@@ -34,8 +34,8 @@ def _smallest(smallest: pl.DataFrame) -> Headline:
     commonest = f"The most common structure is {common}, in {part_of(count, rows.height, 'head')}."
     full = (
         f"With {kept_text} of {visible_text} visible keys per query ({_kept_interval(rows)}) the output of the median "
-        f"of {counted(rows.height, 'head')} changes by at most {USUAL_BOUND} % ({windows_phrase(rows)}); low rank "
-        f"needs {rank_text} numbers per query. {commonest}"
+        f"of {counted(rows.height, 'head')} changes by at most {USUAL_BOUND} % ({windows_phrase(rows)}); a "
+        f"low rank that is fitted to the rows read alone needs {rank_text} numbers per query. {commonest}"
     )
     short = (
         f"The median head's output changes by at most a twentieth with {kept_text} of {visible_text} visible keys per "
