@@ -146,7 +146,7 @@ def _renormalised(a: Array, mask: Mask) -> Array:
 
 
 def _fitted(key: Key, window: Window) -> Array:
-    """The map that a structure puts in the place of A."""
+    """The map by which a structure replaces A."""
     name, size, _ = key
     a, sums = window.a, window.a.sum(1, keepdims=True)
     if name == "zero":

@@ -95,7 +95,7 @@ def reading_of(site: Site, batch: Batch, index: int, factors: Float[Tensor, "hea
 def _visible(
     site: Site, pattern: Float[Tensor, "heads rows keys"], positions: Int[Tensor, " rows"]
 ) -> Bool[Tensor, "rows keys"]:
-    """The keys that a query may see; where the site alone does not say, those that get any weight."""
+    """The keys that a query may see; if the site alone does not say it, the keys with any weight."""
     away = positions[:, None] - torch.arange(pattern.shape[-1])
     if not site.causal:
         return torch.ones_like(away, dtype=torch.bool) if site.window is None else (pattern > 0).any(0)
