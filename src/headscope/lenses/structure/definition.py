@@ -38,7 +38,7 @@ COMPARED = 4  # windows behind low rank and linear kernel as structures
 
 @dataclass(frozen=True)
 class Window:
-    """The rows of one head that are read in one window, the values of all keys, and the Gram matrix of W_O."""
+    """The rows of one head in one window, all values, and the Gram matrix of W_O."""
 
     a: Array
     v: Array
@@ -81,7 +81,7 @@ def definition(params: Params, weights: WeightSource | None, batches: Sequence[B
 
 
 def _window(site: Site, head: int, batch: Batch, index: int) -> Window | None:
-    """Rows with at least two visible keys, among the last 16 of each part of the window."""
+    """Rows with two visible keys or more, of the last 16 of each part of a window."""
     pattern = batch.captures["pattern"][site][index].double().numpy()
     real = batch.real[index].numpy()
     real = real if len(real) == pattern.shape[2] else np.ones(pattern.shape[2], dtype=bool)
@@ -139,7 +139,7 @@ def _mask(key: Key, window: Window) -> Mask:
 
 
 def _renormalised(a: Array, mask: Mask) -> Array:
-    """Each row without the pairs left out, at the sum that it had; 0 where nothing is left."""
+    """Each row without the other pairs, at its former sum; 0 if nothing is left."""
     x = np.where(mask, a, 0.0)
     sums = x.sum(1, keepdims=True)
     return np.where(sums > 1e-30, x / np.maximum(sums, 1e-30) * a.sum(1, keepdims=True), 0.0)
@@ -173,7 +173,7 @@ def _low_rank_with_as_many_numbers(key: Key, window: Window) -> Array:
 
 
 def _kernel(a: Array, visible: Mask, features: int) -> Array:
-    """φψᵀ on the visible pairs, rows at the sums of A, after 20 multiplicative updates of φ and of ψ."""
+    """φψᵀ on the visible pairs after 20 updates of each, rows at the sums of A."""
     starts = [int((f + 0.5) * len(a) / features) for f in range(features)]
     psi = a[starts].T + 1 / a.shape[1]
     phi = np.ones((len(a), features))
@@ -189,7 +189,7 @@ def _kernel(a: Array, visible: Mask, features: int) -> Array:
 
 
 def _numbers(key: Key, window: Window) -> int:
-    """Numbers that all rows keep: visible pairs; of a rank or a feature one for each query and one for each key."""
+    """All numbers kept: visible pairs, or two per row for each rank and feature."""
     if key in PAIRS:
         return int(_mask(key, window).sum())
     pairs = {"zero": 0, "uniform": window.a.size, "visible uniform": int(window.visible.sum())}
@@ -314,7 +314,7 @@ def _beyond_chance(mass: float, chance: float) -> float:
 
 
 def _permuted(window: Window) -> Array:
-    """The weights of each row in a random order of its visible keys, the first token's in its place."""
+    """The weights of each row in random order; that of the first token stays."""
     a = np.array(window.a)
     for i in range(len(a)):
         keys = [j for j in np.flatnonzero(window.visible[i]).tolist() if j > 0]
@@ -323,7 +323,7 @@ def _permuted(window: Window) -> Array:
 
 
 def _sums(params: Params, window: Window, a: Array, width: float | None = None) -> dict[str, float]:
-    """Masses of a map without its first key: on each distance, on the diagonal, and on shared keys."""
+    """Masses without the first key: at distances, on the diagonal, on shared keys."""
     n = a.shape[1]
     away = np.abs(window.away)
     later = np.arange(n) > 0

@@ -1,4 +1,4 @@
-"""Errors of all structures at one site in one window: in the map, and in what the heads write."""
+"""Errors of all structures in one window: in the map, and in what heads write."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ Away = Int[Tensor, "rows keys"]
 
 @dataclass(frozen=True)
 class Part:
-    """What a structure keeps of the rows: mixed values and weights before scaling, and how many visible pairs."""
+    """What a structure keeps before scaling: mixed values, weights, visible pairs."""
 
     mixed: Float[Tensor, "heads rows d"]
     mass: Float[Tensor, "heads rows"]
@@ -136,7 +136,7 @@ def _sliced(
     rule: Callable[[Tensor, Tensor], Bool[Tensor, "rows keys"]],
     ends: Callable[[int, int], tuple[int, int]],
 ) -> Part:
-    """What a rule keeps, stretch by stretch: only the keys between the ends are looked at."""
+    """What a rule keeps, stretch by stretch, of the keys between the ends."""
     heads = len(reading.pattern)
     mixed, mass, pairs = [], [], 0
     for stretch in reading.stretches:
@@ -236,7 +236,10 @@ def _row_vectors(pattern: Float[Tensor, "heads rows keys"]) -> Float[Tensor, "he
 
 
 def _tails(vectors: Float[Tensor, "heads rows rows"], mixed: Tensor) -> Float[Tensor, "ranks heads"]:
-    """The squared written error of the nearest map of each rank: U_r U_rᵀ A misses what lies beyond the r first."""
+    """The squared written error of the nearest map of each rank.
+
+    U_r U_rᵀ A misses the components of the output beyond the first r.
+    """
     energies = torch.matmul(vectors.mT, mixed.to(torch.float64)).square().sum(-1)
     tails = energies.flip(-1).cumsum(-1).flip(-1).T
     return torch.cat((tails, tails.new_zeros(MOST_RANKS + 1 - len(tails), tails.shape[1])))
@@ -267,7 +270,7 @@ def _absent(sums: Tensor) -> Sums:
 
 
 def _baselines(reading: Reading, mixed: Tensor, sums: Tensor) -> list[Sums]:
-    """The zero matrix, and attention that is uniform over all keys or over the visible ones."""
+    """The zero matrix, and uniform attention over all keys or the visible ones."""
     heads, rows, n = reading.pattern.shape
     scale = sums[..., None]
     zero = (_squared(mixed), sums.sum(-1, dtype=torch.float64) / 2, _constant(0, heads))

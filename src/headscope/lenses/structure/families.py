@@ -1,4 +1,4 @@
-"""Conti's families: the masses that decide which one a head belongs to, and the rule."""
+"""Conti's families: the masses that decide a head's family, and the rule."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,10 +22,11 @@ MASSES = {"positional": POSITIONAL, "rare_token": RARE, "near": SYNTACTIC}
 
 @dataclass(frozen=True)
 class Masses:
-    """Sums over the rows of one window, in float64, without the weight on the first token except in `first`.
+    """Sums over the rows of one window, in float64.
 
-    `near_at` holds the mass at each distance up to the reach, `width` the half-width of the band, `blocks` the runs of
-    neighbours that look at one key most and `in_blocks` their rows.
+    The weight on the first token counts in `first` and `all_mass` alone. `near_at` holds the mass at each distance up
+    to the reach, `width` the half-width of the band, `blocks` the runs of neighbours that look at one key most and
+    `in_blocks` their rows.
     """
 
     later_mass: Float[Tensor, " heads"]
@@ -41,7 +42,7 @@ class Masses:
 
 
 def masses_of(reading: Reading, reach: int) -> tuple[Masses, Masses]:
-    """The masses of the maps of one window, and of the same maps with their keys permuted."""
+    """The masses of the maps of one window, and of the maps with permuted keys."""
     measured = _masses(reading, reading.pattern, reach, None)
     return measured, _masses(reading, _permuted(reading), reach, measured.width)
 
@@ -114,8 +115,9 @@ def _near_at(reading: Reading, exact: Float[Tensor, "heads rows keys"], reach: i
 def _shared_keys(
     reading: Reading, exact: Float[Tensor, "heads rows keys"]
 ) -> tuple[Float[Tensor, " heads"], Float[Tensor, " heads"], Float[Tensor, " heads"]]:
-    """Mass on keys that neighbouring rows share, and of other rows on themselves; such runs of rows, and their rows.
+    """The mass on shared keys, the runs of rows that share one, and their rows.
 
+    Rows outside of such runs count the mass on themselves.
     A row looks at the key with its largest weight, of equal ones at the first; on the first token it is at rest.
     """
     weights = torch.where(reading.visible, exact, -1.0)
@@ -134,7 +136,7 @@ def _shared_keys(
 
 
 def _permuted(reading: Reading) -> Float[Tensor, "heads rows keys"]:
-    """The weights of each row in a random order of its visible keys; the first token keeps its own."""
+    """The weights of each row in random order; that of the first token stays."""
     movable: Bool[Tensor, "rows keys"] = reading.visible.clone()
     movable[:, 0] = False
     source: Int[Tensor, "rows keys"] = torch.where(movable, reading.noise, torch.inf).argsort(-1)

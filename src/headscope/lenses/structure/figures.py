@@ -1,4 +1,4 @@
-"""Figures of the lens `structure`: errors against kept pairs, what carries each head, families, fitted maps."""
+"""Figures of the lens `structure`: errors, smallest structures, families, maps."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -44,7 +44,7 @@ _CURVES: dict[str, tuple[str, str, tuple[tuple[str, int | None], ...]]] = {
 
 
 def figures(tables: Mapping[str, pl.DataFrame], examples: Mapping[Site, Example]) -> tuple[Figure, ...]:
-    """Curves of errors, two maps of heads, the families of each layer, and a fitted map of each family."""
+    """Curves of errors, maps of heads, families by layer, and fitted maps."""
     sites = list(examples)
     pictures: list[Figure] = [_errors(tables["structures"], name) for name in _CURVES]
     pictures.append(_smallest(tables["smallest"], sites))
@@ -149,7 +149,7 @@ def _families(families: pl.DataFrame, group: str, sites: Sequence[Site]) -> Mosa
 
 
 def _fitted_maps(tables: Mapping[str, pl.DataFrame], examples: Mapping[Site, Example]) -> Iterator[Mosaic]:
-    """The head with the largest mass of each family, with its smallest structure drawn over the map."""
+    """The first head of each family, with its smallest structure over the map."""
     for family in (POSITIONAL, SYNTACTIC, RARE, NONE):
         rows = tables["families"].filter(pl.col("family") == family)
         if rows.is_empty():

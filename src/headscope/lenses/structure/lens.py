@@ -1,4 +1,4 @@
-r"""Structure: which small structure carries each head, and how much of what the head writes does it miss?
+r"""Structure: which small structure carries each head, and what does it miss?
 
 A fold over windows that keeps sums: of a few runs of rows of every pattern, what each structure misses in the map and
 in what the head writes; and the masses that decide which of Conti's families a head belongs to, with those of permuted
@@ -31,7 +31,10 @@ from headscope.lenses.structure.tables import SCHEMAS, head_curves, head_quantit
 
 @dataclass(frozen=True)
 class State:
-    """The sums of the first windows of each site, an example of the first one, and how many were passed by."""
+    """The sums of the first windows of each site, and an example of the first one.
+
+    `passed_by` counts the windows that found no room.
+    """
 
     params: Params
     sites: tuple[Site, ...]
@@ -41,7 +44,7 @@ class State:
 
 
 class StructureLens(TextLens[Params, State]):
-    """Which small structure carries each head, and how much of what the head writes does it miss?"""
+    """Which small structure carries each head, and what does it miss?"""
 
     name = "structure"
     params = Params
@@ -94,7 +97,7 @@ class StructureLens(TextLens[Params, State]):
         return replace(a, windows=windows, examples={**b.examples, **a.examples}, passed_by=passed_by)
 
     def finish(self, state: State, weights: WeightSource | None) -> Measurement:
-        """Errors over all rows with their intervals, the smallest structures, and the families."""
+        """Errors with their intervals, the smallest structures, and the families."""
         windows = {
             site: [unpacked(sums) for sums in state.windows[site]] for site in state.sites if site in state.windows
         }

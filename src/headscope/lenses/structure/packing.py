@@ -1,4 +1,4 @@
-"""The sums of a window as one tensor, so that the state of a site is one tensor for all of its windows.
+"""The sums of a window as one tensor, so that the state of a site is one tensor.
 
 Many small tensors that stay, between large ones that come and go, would break the memory into pieces.
 """

@@ -1,4 +1,4 @@
-"""What is read of one site in one window: some rows of the pattern, and the values of all keys."""
+"""What is read of a site in a window: rows of the pattern, and all values."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ CAPTURES = ("query_runs", "v", "output_gram")
 
 @dataclass(frozen=True)
 class Stretch:
-    """Neighbouring queries: rows `start` to `stop` of what is read, the first at position `position`."""
+    """Rows `start` to `stop`: neighbouring queries, the first at `position`."""
 
     start: int
     stop: int
@@ -30,7 +30,7 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Reading:
-    """Rows of the patterns of a site with at least two visible keys, and all values in the metric of W_O.
+    """Rows of patterns with two visible keys or more, and values in the metric of W_O.
 
     `values` are V·L with L Lᵀ = W_O W_Oᵀ, so that lengths of mixed values are lengths of what heads write.
     """
@@ -95,7 +95,7 @@ def reading_of(site: Site, batch: Batch, index: int, factors: Float[Tensor, "hea
 def _visible(
     site: Site, pattern: Float[Tensor, "heads rows keys"], positions: Int[Tensor, " rows"]
 ) -> Bool[Tensor, "rows keys"]:
-    """The keys that a query may see; if the site alone does not say it, the keys with any weight."""
+    """The keys that a query may see, by the site or else by their weights."""
     away = positions[:, None] - torch.arange(pattern.shape[-1])
     if not site.causal:
         return torch.ones_like(away, dtype=torch.bool) if site.window is None else (pattern > 0).any(0)

@@ -1,4 +1,4 @@
-"""The structures that are fitted: their names, their sizes, and where one keeps the weights of a map."""
+"""The structures that are fitted: their names, sizes, and the pairs they keep."""
 
 from dataclasses import dataclass
 
@@ -25,8 +25,9 @@ FEATURES = 16
 
 @dataclass(frozen=True)
 class Structure:
-    """A kind of structure with its size: half-width, number of columns, offsets or tokens, length of blocks, rank.
+    """A form of structure with its size.
 
+    The size is a half-width, a number of columns, offsets or tokens, the length of blocks, or a rank.
     `entries` counts the entries of each row outside the band, where the structure has such.
     """
 
@@ -76,7 +77,7 @@ def mask_of(
     visible: Bool[Tensor, "rows keys"],
     positions: Int[Tensor, " rows"],
 ) -> Bool[Tensor, "rows keys"]:
-    """The pairs that a structure keeps of one map, among the visible ones; for figures."""
+    """The visible pairs that a structure keeps of one map; for figures."""
     away = positions[:, None] - torch.arange(pattern.shape[1])
     size = structure.size or 0
     match structure.form:

@@ -1,4 +1,4 @@
-"""From sums over windows to rows of tables: errors with intervals, the smallest structures, the families."""
+"""From sums over windows to rows of tables."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ COUNTED_QUERIES = 16
 
 @dataclass(frozen=True)
 class Estimate:
-    """Values with their 95 % intervals over windows; the ends are NaN for a single window."""
+    """Values with 95 % intervals over windows; the ends are NaN for one window."""
 
     value: Tensor
     low: Tensor
@@ -39,7 +39,7 @@ class Estimate:
 
 
 def _left_out(values: Float[Tensor, "windows *rest"]) -> Float[Tensor, "sets *rest"]:
-    """Sums over all windows, then without each window; a single window is never left out."""
+    """Sums over all windows, then without each one of several."""
     total = values.sum(0)
     return torch.cat((total[None], total - values)) if len(values) > 1 else total[None]
 
@@ -166,7 +166,7 @@ def _number(cell: object) -> float:
 
 
 def family_rows(site: Site, windows: Sequence[Window]) -> Iterator[Row]:
-    """The family of each head, the masses that decide it and those by chance, w and num-pos."""
+    """The family of each head, its masses and those by chance, w and num-pos."""
     measured = {name: _stacked([window.measured for window in windows], name) for name in _FIELDS}
     permuted = {name: _stacked([window.permuted for window in windows], name) for name in _FIELDS}
     rows = torch.tensor([float(window.errors.rows) for window in windows], dtype=torch.float64)

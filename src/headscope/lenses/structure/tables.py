@@ -55,7 +55,7 @@ SCHEMAS = {
 
 
 def head_quantities(tables: Mapping[str, pl.DataFrame]) -> tuple[HeadQuantity, ...]:
-    """What a band leaves out, the fewest pairs that carry a head, and the masses that decide families."""
+    """The fewest pairs that carry a head, masses of families, errors of bands."""
     quantities = [
         *(
             HeadQuantity(
