@@ -25,7 +25,7 @@ WIDTHS = (0, *(2**k for k in range(13)))
 PAIRS: tuple[Key, ...] = (
     *(("band", w, None) for w in WIDTHS),
     *(("band and first token", w, None) for w in WIDTHS),
-    *(("band and entries", w, s) for w in (1, 8) for s in (1, 4, 16, 64, 128)),
+    *(("band and entries", w, s) for w in (1, 8) for s in (1, 4, 16, 64, 128, 256)),
     *(("first tokens", c, None) for c in (1, 4, 16)),
     *(("columns", c, None) for c in (1, 2, 4, 8, 16, 32)),
     *(("offsets", c, None) for c in (1, 2, 4, 8)),
