@@ -34,6 +34,8 @@ AXES: dict[str, str] = {
     "sampled_rows": "queries at equal steps, at most 16",
     "sampled_queries": "queries in runs of eight at every distance before the end of a window; all in a short window",
     "sampled_keys": "keys in the same runs",
+    "run_queries": "queries in four runs of sixteen neighbours, the last of each quarter; all in a short window",
+    "d_value_again": "the second axis of a square matrix of width d_value",
     "key_kinds": "the keys 1, 2, 3, 4, N − 1 and N before the query; keys after copies of its token; their controls",
 }
 

@@ -11,6 +11,9 @@ from headscope.attention.maps import (
     pairs_of,
     pattern,
     pattern_pairs,
+    query_run_rows,
+    query_runs,
+    query_runs_of,
     sampled_rows,
     sampled_runs,
     sampled_tokens,
@@ -90,6 +93,30 @@ def test_early_rows_are_whole(kind: str, monkeypatch: pytest.MonkeyPatch) -> Non
     keys = found.shape[-1]
     assert torch.allclose(found, whole[..., :keys], atol=1e-6)
     assert not bool(whole[..., keys:].any())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_query_runs_are_rows_of_the_pattern(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    call = KINDS[kind]()
+    assert torch.allclose(query_runs(call), query_runs_of(pattern(call)), atol=1e-6)
+    # As if all were long: runs of one.
+    monkeypatch.setattr(maps, "QUERIES_PER_RUN", 1)
+    maps.query_run_slices.cache_clear()
+    maps.query_run_rows.cache_clear()
+    rows = query_runs(call)
+    assert rows.shape[2] <= maps.QUERY_RUNS
+    assert torch.allclose(rows, pattern(call)[:, :, list(query_run_rows(call.q.shape[2]))], atol=1e-6)
+    maps.query_run_slices.cache_clear()
+    maps.query_run_rows.cache_clear()
+
+
+def test_query_runs_are_the_ends_of_equal_parts() -> None:
+    assert query_run_rows(9) == tuple(range(9))
+    assert query_run_rows(64) == tuple(range(64))
+    assert query_run_rows(512) == tuple(row for end in (128, 256, 384, 512) for row in range(end - 16, end))
+    # A window that is a little shorter has the same rows up to its end.
+    assert query_run_rows(500) == tuple(row for row in query_run_rows(512) if row < 500)
+    assert all(len(query_run_rows(n)) <= 64 for n in range(1, 9000, 97))
 
 
 @pytest.mark.parametrize("kind", KINDS)

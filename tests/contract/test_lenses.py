@@ -409,9 +409,11 @@ def cut(name: str, x: torch.Tensor, index: int, n: int) -> torch.Tensor:
     match name:
         case "scale":
             return x
+        case "output_gram":
+            return x[index : index + 1]
         case "resid" | "x" | "final":
             return x[index : index + 1, :n]
-        case "pattern" | "pairs" | "scores" | "rows" | "corner" | "corner:256" | "early":
+        case "pattern" | "pairs" | "query_runs" | "scores" | "rows" | "corner" | "corner:256" | "early":
             return x[index : index + 1, :, :n, :n]
         case _:
             return x[index : index + 1, :, :n]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from headscope.attention.call import Call
-from headscope.attention.maps import pairs_of, score_rows
+from headscope.attention.maps import pairs_of, query_runs_of, score_rows
 from headscope.attention.statistics import Request, pattern_statistics, uniform_statistics
 from headscope.attention.token_repeats import repeat_masses
 from headscope.core import (
@@ -266,7 +266,9 @@ def batches(
             kv_heads = [of.kv_head(head) for head in range(of.n_heads)]
             parts = {"pattern": pattern, "q": call.q, "k": call.k, "v": call.v, "z": pattern @ call.v[:, kv_heads]}
             parts["scale"], parts["rows"] = torch.tensor(call.scale, dtype=torch.float64), score_rows(call)
-            parts["pairs"] = pairs_of(pattern)
+            parts["pairs"], parts["query_runs"] = pairs_of(pattern), query_runs_of(pattern)
+            w_o = model.weights_of[of].w_o.double()
+            parts["output_gram"] = (w_o @ w_o.mT).expand(len(lengths), -1, -1, -1)
             parts["resid"] = parts["x"] = residual(model.weights_of[of], lengths, n, seed=100 * seed + number)
             parts["corner"], parts["corner_z"] = pattern[:, :, :CORNER, :CORNER], parts["z"][:, :, :CORNER]
             parts["corner:256"] = pattern[:, :, :256, :256]

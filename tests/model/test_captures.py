@@ -245,6 +245,15 @@ def test_parts_of_a_patched_pattern(tiny: Model) -> None:
         assert torch.equal(parts[name][site], plain[name][site])
 
 
+def test_the_gram_of_outputs_gives_the_length_of_what_heads_write(model: Model) -> None:
+    taken = captured(model, "z", "head_out", "output_gram")
+    assert taken["output_gram"]
+    for site, gram in taken["output_gram"].items():
+        z, written = taken["z"][site], taken["head_out"][site]
+        lengths = torch.einsum("bhqd,bhde,bhqe->bhq", z, gram, z).sqrt()
+        assert torch.allclose(lengths, written.norm(dim=-1), rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("name", ["resid", "x"])
 def test_a_shared_layer_shows_the_selected_call(name: str) -> None:
     """ALBERT calls one module for all layers: a selection of one of them is not given another's stream."""

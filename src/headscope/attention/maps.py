@@ -17,6 +17,8 @@ from headscope.shapes import CORNER
 SAMPLED_ROWS = 16
 # Length of the runs of tokens of `pattern_pairs`; windows of at most SHORT tokens are kept whole.
 RUN, SHORT = 8, 56
+# Runs of neighbouring queries of `query_runs`, and the queries of each.
+QUERY_RUNS, QUERIES_PER_RUN = 4, 16
 
 
 def scores(call: Call) -> Float[Tensor, "batch heads queries keys"]:
@@ -141,3 +143,38 @@ def pairs_of(attention_map: Float[Tensor, "*set queries keys"]) -> Float[Tensor,
     """The same part of a map that is already computed."""
     queries, keys = (list(sampled_tokens(size)) for size in attention_map.shape[-2:])
     return attention_map[..., queries, :][..., keys]
+
+
+@lru_cache(maxsize=256)
+def query_run_slices(queries: int) -> tuple[slice, ...]:
+    """Runs of neighbouring queries, at most `QUERY_RUNS` of them.
+
+    The window is cut into parts of equal length, a power of two; of each part the last 16 queries are read. So windows
+    of about the same length have the same rows, and windows of at most 64 queries all of them.
+    """
+    part = QUERIES_PER_RUN
+    while QUERY_RUNS * part < queries:
+        part *= 2
+    starts = range(part - QUERIES_PER_RUN, queries, part)
+    return tuple(slice(start, min(start + QUERIES_PER_RUN, queries)) for start in starts)
+
+
+@lru_cache(maxsize=256)
+def query_run_rows(queries: int) -> tuple[int, ...]:
+    """The indices in these runs, ascending."""
+    return tuple(row for run in query_run_slices(queries) for row in range(run.start, run.stop))
+
+
+def query_runs(call: Call) -> Float[Tensor, "batch heads run_queries keys"]:
+    """The pattern of a few runs of neighbouring queries with all keys, in O(n) memory.
+
+    Properties:
+        - those rows of the whole pattern  (tested: test_query_runs_are_rows_of_the_pattern)
+    """
+    runs = [pattern(call.take(run, slice(None))) for run in query_run_slices(call.q.shape[2])]
+    return torch.cat(runs, dim=2)
+
+
+def query_runs_of(attention_map: Float[Tensor, "*set queries keys"]) -> Float[Tensor, "*set run_queries keys"]:
+    """The same rows of a map that is already computed."""
+    return attention_map[..., list(query_run_rows(attention_map.shape[-2])), :]

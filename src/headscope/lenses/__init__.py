@@ -25,6 +25,7 @@ ORDER = (
     "transport",
     "uniformity",
     "lowrank",
+    "structure",
     "angles",
     "maps",
 )

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from headscope.attention.maps import sampled_rows, sampled_tokens
+from headscope.attention.maps import query_run_rows, sampled_rows, sampled_tokens
 from headscope.attention.token_repeats import COLUMNS
 from headscope.core.site import Site
 from headscope.shapes import CORNER
@@ -58,5 +58,7 @@ SINGLE = Axis("single", lambda extent: 1)
 ROWS = Axis("sampled_rows", lambda extent: len(range(extent.queries)[sampled_rows(extent.queries)]))
 SAMPLED_QUERIES = Axis("sampled_queries", lambda extent: len(sampled_tokens(extent.queries)))
 SAMPLED_KEYS = Axis("sampled_keys", lambda extent: len(sampled_tokens(extent.keys)))
+RUN_QUERIES = Axis("run_queries", lambda extent: len(query_run_rows(extent.queries)))
+D_VALUE_AGAIN = Axis("d_value_again", lambda extent: extent.site.d_value)
 VISIBLE_KEYS = Axis("visible_keys", _visible_to_first)
 KEY_KINDS = Axis("key_kinds", lambda extent: COLUMNS)

@@ -24,7 +24,17 @@ import torch
 from torch import Tensor
 
 from headscope.attention.call import Call
-from headscope.attention.maps import corner, early, pairs_of, pattern, pattern_pairs, score_rows, scores
+from headscope.attention.maps import (
+    corner,
+    early,
+    pairs_of,
+    pattern,
+    pattern_pairs,
+    query_runs,
+    query_runs_of,
+    score_rows,
+    scores,
+)
 from headscope.attention.token_repeats import repeat_masses, repeat_masses_of
 from headscope.core.site import Site
 from headscope.errors import CaptureError, UsageError, WeightsRefused
@@ -176,7 +186,8 @@ class WatchedQuantity(Quantity):
 
     `needs`: what must be known of a family before the place is: the order of its layers, where its weights are, or
     where its layers add. `write` makes the tensor that has `after` as this quantity in the place of `before`;
-    `gradient` turns a gradient with respect to the tensor into one with respect to the quantity.
+    `gradient` turns a gradient with respect to the tensor into one with respect to the quantity. What is `of_weights`
+    follows from the weights at the place, whatever passes: nothing can be put there.
     """
 
     place: Place
@@ -184,11 +195,12 @@ class WatchedQuantity(Quantity):
     read: Callable[[Passage], Tensor] = lambda passage: passage.tensor
     write: Callable[[Passage, Tensor, Tensor], Tensor] = lambda passage, before, after: after
     gradient: Callable[[Passage, Tensor], Tensor] = lambda passage, gradient: gradient
+    of_weights: bool = False
 
     @property
     def patchable(self) -> bool:
         """Whether a session can put another tensor in its place."""
-        return True
+        return not self.of_weights
 
 
 def output_matrices(model: "Model", site: Site) -> Tensor:
@@ -207,6 +219,14 @@ def _head_parts(passage: Passage) -> Tensor:
     if passage.z is None:
         raise CaptureError(f"{passage.site.label}: what its heads give is not known where its output passes")
     return torch.matmul(passage.z, output_matrices(passage.model, passage.site))
+
+
+def _output_gram(passage: Passage) -> Tensor:
+    matrices = output_matrices(passage.model, passage.site).detach()
+    matrices = matrices.to(torch.promote_types(matrices.dtype, torch.float32))
+    # Operands with different numbers of axes, as for `head_out`: not one of the products that are watched for.
+    gram = torch.matmul(matrices[None], matrices.mT)
+    return gram.expand(len(passage.tensor), -1, -1, -1)
 
 
 def _projected(name: str, letter: Literal["q", "k"], meaning: str, shape: tuple[Axis, ...]) -> WatchedQuantity:
@@ -384,6 +404,15 @@ _ENTRIES: tuple[Quantity, ...] = (
         cut=pairs_of,
         part_of_all=False,
     ),
+    MapQuantity(
+        name="query_runs",
+        meaning="The pattern of at most four runs of 16 neighbouring queries, with every key.",
+        axes=(axes.BATCH, axes.HEADS, axes.RUN_QUERIES, axes.KEYS),
+        compute=query_runs,
+        of="pattern",
+        cut=query_runs_of,
+        part_of_all=False,
+    ),
     replace(
         _repeats(PERIOD),
         name="repeats",
@@ -464,6 +493,18 @@ _ENTRIES: tuple[Quantity, ...] = (
         read=_head_parts,
         write=lambda passage, before, after: passage.tensor + (after - before).sum(1),
         gradient=lambda passage, gradient: gradient[:, None].expand(-1, passage.site.n_heads, -1, -1),
+        part_of_all=False,
+    ),
+    WatchedQuantity(
+        name="output_gram",
+        group="around the attention",
+        meaning="The inner products of the rows of W_O of each head, at least float32, the same for each text of a "
+        "batch: with them the length of what a head writes follows from its z.",
+        axes=(axes.BATCH, axes.HEADS, axes.D_VALUE, axes.D_VALUE_AGAIN),
+        place=places.attention_outputs,
+        needs="weights",
+        read=_output_gram,
+        of_weights=True,
         part_of_all=False,
     ),
     WatchedQuantity(

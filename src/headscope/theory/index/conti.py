@@ -68,7 +68,7 @@ FORMULAS = (
         (
             ("1", "readme, Contents", "Attention weights", "lens focus MODEL"),
             ("2", "readme, Contents", "Attention as a structured matrix plus an error", "R-1", "R-6",
-             "mechanisms band_sparse"),
+             "mechanisms band_sparse", "lens structure MODEL"),
             ("3", "readme, Contents", "The set of band plus sparse matrices", "R-2", "mechanisms band_sparse"),
             ("4", "readme, Contents", "The sum of absolute entries as a norm", "R-3 R-4"),
         ),
@@ -101,13 +101,13 @@ QUESTIONS = (
             ("4", "3.1", "Why do cheaper mechanisms not improve quality?", "bench attention", "swap MODEL"),
             ("5", "3.1", "Can left ideals of matrices keep the structure that the softmax loses?", "C-10c C-10d"),
             ("readme.roles", "readme, Contents", "Do the parameters w and num-pos tell about the language?",
-             "study translation", "R-8"),
+             "study translation", "R-8", "lens structure MODEL"),
         ),
     ),
     Item(
         _NAME, "q.readme.validation", "question", "readme, Contents",
         "How well does the new formula approximate attention maps?",
-        steps("study translation", "claims R-8", "mechanisms band_sparse"),
+        steps("study translation", "claims R-8", "mechanisms band_sparse", "lens structure MODEL"),
         published=BAND_DISTANCES, read=BAND_READ,
     ),
 )  # fmt: skip
