@@ -54,6 +54,8 @@ class Mechanism(ABC):
     name: ClassVar[str]
     # Whether a row of the output depends on the other queries: then a cached step must be given all of them.
     needs_all_queries: ClassVar[bool] = False
+    # Whether queries and keys decide which pairs count: then a call in another dtype may have other pairs.
+    chooses_pairs: ClassVar[bool] = False
     # Whether `attend` computes in float64: on a device that has none it is then given the call on the CPU.
     uses_float64: ClassVar[bool] = False
 
