@@ -71,7 +71,7 @@ def leak_check(mechanism: Mechanism, call: Call, *, cuts: int = CUTS, seed: int 
         raise UsageError(
             "a leak is checked on a call that limits what comes after a query, and this one has right=None"
         )
-    changes = {"replaced": _Replacement(seed), "reversed": _reversed, "left out": _left_out}
+    changes: dict[str, Change] = {"replaced": _Replacement(seed), "reversed": _reversed, "left out": _left_out}
     rows, largest, leaks, allowed = 0, 0.0, [], 0.0
     for number, sequence in enumerate(sequences(call)):
         before = mechanism(sequence, lse=True)

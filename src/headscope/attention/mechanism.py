@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from headscope.attention.call import Call, Output
@@ -93,6 +93,13 @@ class Mechanism(ABC):
         """
         del call
         return None
+
+    def last_rows(self, call: Call, count: int) -> Float[Tensor, "batch heads rows d_value"]:
+        """The output of the last `count` queries of a call, as a decode step asks for it.
+
+        The call has all queries where the mechanism needs them.
+        """
+        return self(call).out[:, :, -count:]
 
     def parts(self, call: Call) -> dict[str, Bool[Tensor, "mask_batch mask_heads queries keys"]]:
         """The sets of pairs of the mechanism, by name, for pictures.

@@ -32,21 +32,22 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from headscope.attention.call import Call, Output
-from headscope.attention.mechanism import Cost, Mechanism
+from headscope.attention.mechanism import Cost
 from headscope.attention.mechanisms.dense import Dense, with_sinks
 from headscope.attention.sparse import kernel
 from headscope.attention.sparse.best_blocks import BlockSizes, best_block_pairs, best_block_plans
 from headscope.attention.sparse.blocks import only_limits, origin
+from headscope.attention.sparse.choice import Choice
 from headscope.attention.sparse.explicit_softmax import explicit_attention
 from headscope.attention.sparse.head_plans import HeadPlans
 from headscope.attention.sparse.parts import attention_over
-from headscope.attention.sparse.query_blocks import missing_query, sequences
+from headscope.attention.sparse.query_blocks import sequences
 from headscope.attention.sparse.working_memory import FLOAT, gathered_bytes
 from headscope.errors import UsageError
 
 
 @dataclass(frozen=True)
-class TopBlocks(Mechanism):
+class TopBlocks(Choice):
     """Blocks see the first block, near blocks, and those with the largest pooled scores.
 
     Properties:
@@ -60,9 +61,6 @@ class TopBlocks(Mechanism):
     blocks: int = 8
     near: int = 1
     name: ClassVar[str] = "top_blocks"
-    uses_float64: ClassVar[bool] = True
-    needs_all_queries: ClassVar[bool] = True
-    chooses_pairs: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for name, least in (("block", 1), ("blocks", 0), ("near", 0)):
@@ -88,19 +86,20 @@ class TopBlocks(Mechanism):
         """The parameters, for the functions that choose."""
         return BlockSizes(self.block, self.blocks, self.near)
 
+    @property
+    def positions_per_choice(self) -> int | None:
+        """The positions of a block."""
+        return self.block if self.blocks else None
+
     def supports(self, call: Call) -> str | None:
         """Refuses positions below 0, and calls without the queries that choose."""
         if min(int(x.min()) if x.numel() else 0 for x in (call.query_positions, call.key_positions)) < 0:
             return "it counts blocks from position 0 on, and there are positions before"
-        return missing_query(call, self.block) if self.blocks else None
+        return super().supports(call)
 
-    def seen(self, call: Call) -> Call:
-        """The call under the mask of its blocks."""
-        refusal = self.supports(call)
-        if refusal is not None:
-            raise UsageError(f"{self!r} cannot honour this call: {refusal}")
-        pairs = torch.cat([best_block_pairs(part, self.sizes) for part in sequences(call)])
-        return replace(call, mask=pairs if call.mask is None else pairs & call.mask)
+    def chosen(self, call: Call) -> Bool[Tensor, "1 heads queries keys"]:
+        """The pairs of the first block, near blocks and the chosen ones."""
+        return best_block_pairs(call, self.sizes)
 
     def parts(self, call: Call) -> dict[str, Bool[Tensor, "mask_batch mask_heads queries keys"]]:
         """The blocks that are always seen, and all blocks."""

@@ -28,7 +28,7 @@ Reference:
     section 3 (there the last rows of the prompt choose for all queries, which lets later tokens choose).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -36,11 +36,12 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from headscope.attention.call import Call, Output
-from headscope.attention.mechanism import Cost, Mechanism
+from headscope.attention.mechanism import Cost
 from headscope.attention.mechanisms.dense import Dense, with_sinks
 from headscope.attention.sparse.band import Banded, narrow_band
 from headscope.attention.sparse.band_and_rest import band_and_rest_bytes
 from headscope.attention.sparse.blocks import origin, real_runs
+from headscope.attention.sparse.choice import Choice
 from headscope.attention.sparse.columns_and_diagonals import (
     TILE_ROWS,
     Sizes,
@@ -51,13 +52,13 @@ from headscope.attention.sparse.columns_and_diagonals import (
 from headscope.attention.sparse.explicit_softmax import explicit_attention
 from headscope.attention.sparse.head_plans import HeadPlans
 from headscope.attention.sparse.parts import attention_over
-from headscope.attention.sparse.query_blocks import missing_query, sequences
+from headscope.attention.sparse.query_blocks import sequences
 from headscope.attention.sparse.working_memory import FLOAT, band_is_narrow, gathered_bytes
 from headscope.errors import UsageError
 
 
 @dataclass(frozen=True)
-class VerticalSlash(Mechanism):
+class VerticalSlash(Choice):
     """A band, and the key columns and diagonals with the most mass, chosen by a few rows.
 
     Properties:
@@ -73,9 +74,6 @@ class VerticalSlash(Mechanism):
     near: int = 256
     rows: int = 8
     name: ClassVar[str] = "vertical_slash"
-    uses_float64: ClassVar[bool] = True
-    needs_all_queries: ClassVar[bool] = True
-    chooses_pairs: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for name, least in (("columns", 0), ("diagonals", 0), ("width", 1), ("near", 1), ("rows", 1)):
@@ -109,17 +107,14 @@ class VerticalSlash(Mechanism):
         """The parameters, for the functions that choose."""
         return Sizes(self.columns, self.diagonals, self.width, self.near, self.rows)
 
-    def supports(self, call: Call) -> str | None:
-        """Refuses calls without the queries that choose."""
-        return missing_query(call, self.near) if self.columns or self.diagonals else None
+    @property
+    def positions_per_choice(self) -> int | None:
+        """The width of the band, which covers what comes after the choice."""
+        return self.near if self.columns or self.diagonals else None
 
-    def seen(self, call: Call) -> Call:
-        """The call under the mask of band, columns and diagonals."""
-        refusal = self.supports(call)
-        if refusal is not None:
-            raise UsageError(f"{self!r} cannot honour this call: {refusal}")
-        pairs = torch.cat([chosen_pairs(part, self.sizes) for part in sequences(call)])
-        return replace(call, mask=pairs if call.mask is None else pairs & call.mask)
+    def chosen(self, call: Call) -> Bool[Tensor, "1 heads queries keys"]:
+        """The pairs of band, columns and diagonals."""
+        return chosen_pairs(call, self.sizes)
 
     def parts(self, call: Call) -> dict[str, Bool[Tensor, "mask_batch mask_heads queries keys"]]:
         """The band alone, and all chosen pairs."""
