@@ -230,11 +230,11 @@ def test_planted_blocks() -> None:
     call = Call(q[None, None], k[None, None], k[None, None], 0.125, positions, positions)
     for best in best_blocks(call, BlockSizes(size, 1, 1)):
         if best.queries.number >= 4:
-            assert best.chosen.tolist() == [[int(wanted[best.queries.number])]]
+            assert best.numbers.tolist() == [[int(wanted[best.queries.number])]]
     # On a causal call the block before chooses.
     for best in best_blocks(replace(call, right=0), BlockSizes(size, 1, 0)):
         if best.queries.number >= 5:
-            assert best.chosen.tolist() == [[int(wanted[best.queries.number - 1])]]
+            assert best.numbers.tolist() == [[int(wanted[best.queries.number - 1])]]
 
 
 @every_choice

@@ -77,25 +77,25 @@ def leak_check(mechanism: Mechanism, call: Call, *, cuts: int = CUTS, seed: int 
         before = mechanism(sequence, lse=True)
         allowed = max(allowed, _rounding(mechanism, sequence))
         for cut in _cuts(sequence.query_positions[0], cuts):
-            kept = (sequence.query_positions[0] <= cut).nonzero()[:, 0]
+            rows_before = (sequence.query_positions[0] <= cut).nonzero()[:, 0]
             for name, change in changes.items():
                 changed = change(sequence, cut)
                 if changed is None or mechanism.supports(changed) is not None:
                     continue
-                differences = _differences(before, mechanism(changed, lse=True), kept, name == "left out")
+                differences = _differences(before, mechanism(changed, lse=True), rows_before, name == "left out")
                 rows += differences.numel()
                 size = float(differences.max())
                 largest = max(largest, size)
                 if size > allowed:
-                    leaks.append(_leak(differences > allowed, sequence, kept, (name, cut, number, size)))
+                    leaks.append(_leak(differences > allowed, sequence, rows_before, (name, cut, number, size)))
     return LeakCheck(rows, largest, allowed, tuple(leaks))
 
 
-def _leak(is_changed: Tensor, call: Call, kept: Tensor, place: tuple[str, int, int, float]) -> Leak:
+def _leak(is_changed: Tensor, call: Call, rows_before: Tensor, place: tuple[str, int, int, float]) -> Leak:
     """The earliest of the rows that changed."""
     name, cut, sequence, size = place
     head, row = is_changed.nonzero(as_tuple=True)
-    positions = call.query_positions[0][kept[row]]
+    positions = call.query_positions[0][rows_before[row]]
     first = int(positions.argmin())
     return Leak(name, cut, sequence, int(head[first]), int(positions[first]), size)
 
@@ -115,15 +115,15 @@ def _rounding(mechanism: Mechanism, call: Call) -> float:
     return ROUNDINGS * torch.finfo(call.q.dtype).eps * scores * mechanism.conditioning(call)
 
 
-def _differences(before: Output, after: Output, kept: Tensor, is_shorter: bool) -> Tensor:
-    """For each head and each row that was kept the largest difference, relative to the largest output."""
-    rows = torch.arange(len(kept), device=kept.device) if is_shorter else kept
-    old, new = before.out[0][:, kept].double(), after.out[0][:, rows].double()
+def _differences(before: Output, after: Output, rows_before: Tensor, is_shorter: bool) -> Tensor:
+    """For each head and each row up to the cut the largest difference, relative to the largest output."""
+    rows = torch.arange(len(rows_before), device=rows_before.device) if is_shorter else rows_before
+    old, new = before.out[0][:, rows_before].double(), after.out[0][:, rows].double()
     size = before.out.double().abs().nan_to_num(0.0, 0.0).max().clamp_min(torch.finfo(torch.float64).tiny)
     differences = _distance(old, new).amax(dim=-1) / size
     if before.lse is None or after.lse is None:
         return differences
-    return torch.maximum(differences, _distance(before.lse[0][:, kept].double(), after.lse[0][:, rows].double()))
+    return torch.maximum(differences, _distance(before.lse[0][:, rows_before].double(), after.lse[0][:, rows].double()))
 
 
 def _distance(old: Tensor, new: Tensor) -> Tensor:

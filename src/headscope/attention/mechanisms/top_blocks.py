@@ -152,13 +152,13 @@ class TopBlocks(Choice):
         queries, keys = (x.expand(call.q.shape[0], -1)[sequence] for x in (call.query_positions, call.key_positions))
         real = torch.ones_like(keys, dtype=torch.bool) if call.key_padding is None else call.key_padding[sequence]
         q, k = call.q[sequence].detach().double(), call.k[sequence].detach().double()
-        own, other = queries // self.block, keys // self.block
-        pooled = {int(j): k[:, (other == j) & real].mean(dim=1) for j in torch.unique(other[real])}
+        query_blocks, key_blocks = queries // self.block, keys // self.block
+        pooled = {int(j): k[:, (key_blocks == j) & real].mean(dim=1) for j in torch.unique(key_blocks[real])}
         choosers = ~torch.isin(queries, keys[~real])
         pairs = torch.zeros(call.q.shape[1], len(queries), len(keys), dtype=torch.bool)
-        for number in torch.unique(own).tolist():
-            source = choosers & (own == (number if call.right is None else number - 1))
-            always = (other == 0) | ((other - number).abs() <= self.near)
+        for number in torch.unique(query_blocks).tolist():
+            source = choosers & (query_blocks == (number if call.right is None else number - 1))
+            always = (key_blocks == 0) | ((key_blocks - number).abs() <= self.near)
             for head in range(call.q.shape[1]):
                 visible = always.clone()
                 if bool(source.any()):
@@ -169,8 +169,8 @@ class TopBlocks(Choice):
                         if self._may_choose(number, j, call)
                     }
                     best = sorted(scores, key=lambda j: (-scores[j], j))[: self.blocks]
-                    visible |= torch.isin(other, torch.tensor(best, dtype=torch.long))
-                pairs[head, own == number] = visible
+                    visible |= torch.isin(key_blocks, torch.tensor(best, dtype=torch.long))
+                pairs[head, query_blocks == number] = visible
         return pairs
 
     def _may_choose(self, number: int, other: int, call: Call) -> bool:

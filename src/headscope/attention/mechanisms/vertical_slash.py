@@ -137,11 +137,11 @@ class VerticalSlash(Choice):
 
     def cost(self, n: int, d: int) -> Cost:
         """Two products over the band and at most all columns and diagonals, and the rows of the estimate."""
-        chosen = self.columns + self.diagonals * self.width
+        keys_beyond = self.columns + self.diagonals * self.width
         band = [min(i, self.near) + 1 + min(n - 1 - i, self.near) for i in range(n)]
-        pairs = sum(min(n, keys + chosen) for keys in band)
+        pairs = sum(min(n, keys + keys_beyond) for keys in band)
         sizes = [min(self.near, n - start) for start in range(0, n, self.near)]
-        rows = sum(min(self.rows, size) for size in sizes) if chosen else 0
+        rows = sum(min(self.rows, size) for size in sizes) if keys_beyond else 0
         return Cost(flops=4.0 * d * pairs + 2.0 * d * n * rows, bytes=self._bytes(n, d))
 
     def _bytes(self, n: int, d: int) -> float:

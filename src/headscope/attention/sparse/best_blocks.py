@@ -31,7 +31,7 @@ class BestBlocks:
     """The numbers of the chosen key blocks of a block of queries; NONE where there are fewer."""
 
     queries: QueryBlock
-    chosen: Int[Tensor, "heads blocks"]
+    numbers: Int[Tensor, "heads blocks"]
 
 
 @torch.no_grad()
@@ -53,8 +53,8 @@ def best_blocks(call: Call, sizes: BlockSizes) -> list[BestBlocks]:
     scores = grouped_products(means * call.scale, keys)[0]
     allowed = _candidates(torch.tensor([block.number for block in choosing], device=q.device), numbers, call, sizes)
     places = largest(scores.masked_fill_(~allowed, -torch.inf), sizes.blocks, above=-torch.inf)
-    chosen = torch.where(places == NONE, NONE, numbers[places.clamp(min=0)]).sort(dim=-1).values
-    by_number = {block.number: chosen[:, place] for place, block in enumerate(choosing)}
+    ranked = torch.where(places == NONE, NONE, numbers[places.clamp(min=0)]).sort(dim=-1).values
+    by_number = {block.number: ranked[:, place] for place, block in enumerate(choosing)}
     return [BestBlocks(block, by_number.get(block.number, nothing)) for block in blocks]
 
 
@@ -65,7 +65,7 @@ def best_block_pairs(call: Call, sizes: BlockSizes) -> Bool[Tensor, "1 heads que
     pairs = torch.zeros(1, heads, n_queries, len(numbers), dtype=torch.bool, device=numbers.device)
     for best in best_blocks(call, sizes):
         always = ((numbers - best.queries.number).abs() <= sizes.near) | (numbers == 0)
-        allowed = always | (numbers[None, None] == best.chosen[:, :, None]).any(dim=1)
+        allowed = always | (numbers[None, None] == best.numbers[:, :, None]).any(dim=1)
         pairs[0, :, best.queries.queries] = allowed[:, None]
     return pairs
 
@@ -113,20 +113,20 @@ def _groups(call: Call, best: list[BestBlocks], sizes: BlockSizes, head: int) ->
     n, size, device = call.k.shape[2], sizes.block, call.q.device
     stop = -(-n // size)
     by_shape: dict[tuple[int, int], list[tuple[int, tuple[int, ...]]]] = {}
-    chosen_numbers = torch.stack([x.chosen[head] for x in best]).tolist()
-    for x, chosen in zip(best, chosen_numbers, strict=True):
+    chosen_numbers = torch.stack([x.numbers[head] for x in best]).tolist()
+    for x, numbers_of_head in zip(best, chosen_numbers, strict=True):
         number = x.queries.number
         last = number + 1 if call.causal else min(number + sizes.near + 1, stop)
-        numbers = {0, *range(max(number - sizes.near, 0), last), *(other for other in chosen if other != NONE)}
+        numbers = {0, *range(max(number - sizes.near, 0), last), *(other for other in numbers_of_head if other != NONE)}
         rows = len(x.queries.queries)
         run = sum(min(size, n - other * size) for other in numbers)
         by_shape.setdefault((rows, run), []).append((number, tuple(sorted(numbers))))
     groups = []
     for (rows, run), members in sorted(by_shape.items()):
         first = torch.tensor([number for number, _ in members], device=device)[:, None] * size
-        others = torch.tensor([numbers for _, numbers in members], device=device)
+        key_blocks = torch.tensor([numbers for _, numbers in members], device=device)
         # Only the very last block may be short, and it comes last.
-        keys = (others[..., None] * size + torch.arange(size, device=device)).flatten(1)[:, :run]
+        keys = (key_blocks[..., None] * size + torch.arange(size, device=device)).flatten(1)[:, :run]
         own_triangle = torch.ones(1, rows, run, dtype=torch.bool, device=device).tril(run - rows)
         groups.append(Group(first + torch.arange(rows, device=device), keys, own_triangle if call.causal else None))
     return groups

@@ -87,15 +87,15 @@ def chosen_pairs(call: Call, sizes: Sizes) -> Bool[Tensor, "1 heads queries keys
     """True for the pairs of the band, the columns and the diagonals, of a call of one sequence."""
     heads, (queries, keys) = call.q.shape[1], (call.query_positions[0], call.key_positions[0])
     pairs = torch.zeros(1, heads, len(queries), len(keys), dtype=torch.bool, device=queries.device)
-    for chosen in chosen_sets(call, sizes):
-        ahead = queries[chosen.block.queries][:, None] - keys
+    for choice in chosen_sets(call, sizes):
+        ahead = queries[choice.block.queries][:, None] - keys
         allowed = (ahead.abs() <= sizes.near).expand(heads, -1, -1).clone()
-        for distance in chosen.distances.T:
+        for distance in choice.distances.T:
             beyond = ahead - distance[:, None, None]
             allowed |= (beyond >= 0) & (beyond < sizes.width)
-        head, place = (chosen.columns != NONE).nonzero(as_tuple=True)
-        allowed[head, :, chosen.columns[head, place]] = True
-        pairs[0, :, chosen.block.queries] = allowed
+        head, place = (choice.columns != NONE).nonzero(as_tuple=True)
+        allowed[head, :, choice.columns[head, place]] = True
+        pairs[0, :, choice.block.queries] = allowed
     return pairs
 
 
@@ -107,11 +107,11 @@ def column_and_diagonal_plans(call: Call, sizes: Sizes) -> list[list[Gathered]]:
     Properties:
         - band, columns and diagonals hold every pair once  (tested: test_plans_hold_every_chosen_pair_once)
     """
-    chosen = chosen_sets(call, sizes)
+    choices = chosen_sets(call, sizes)
     return [
         [
-            Gathered(list(_column_groups(call, chosen, sizes, head)), call.scale, call.key_padding),
-            Gathered(list(_diagonal_groups(call, chosen, sizes, head)), call.scale, call.key_padding),
+            Gathered(list(_column_groups(call, choices, sizes, head)), call.scale, call.key_padding),
+            Gathered(list(_diagonal_groups(call, choices, sizes, head)), call.scale, call.key_padding),
         ]
         for head in range(call.q.shape[1])
     ]
@@ -236,25 +236,25 @@ class _Tiles:
         return _Tiles(self.rows, self.starts[is_member], self.owners[is_member])
 
 
-def _tiles(chosen: Sequence[Chosen], most_rows: int) -> list[_Tiles]:
+def _tiles(choices: Sequence[Chosen], most_rows: int) -> list[_Tiles]:
     """The queries of all blocks in tiles, by their number of rows."""
     starts: dict[int, list[tuple[int, int]]] = {}
-    for owner, block in enumerate(chosen):
+    for owner, block in enumerate(choices):
         first, count = int(block.block.queries[0]), len(block.block.queries)
         for start in range(0, count, most_rows):
             starts.setdefault(min(most_rows, count - start), []).append((first + start, owner))
-    device = chosen[0].columns.device if chosen else None
+    device = choices[0].columns.device if choices else None
     return [_Tiles(rows, *torch.tensor(places, device=device).unbind(dim=1)) for rows, places in sorted(starts.items())]
 
 
-def _column_groups(call: Call, chosen: Sequence[Chosen], sizes: Sizes, head: int) -> Iterator[Group]:
+def _column_groups(call: Call, choices: Sequence[Chosen], sizes: Sizes, head: int) -> Iterator[Group]:
     """The chosen columns of a head, without the pairs of the band and of the chosen diagonals."""
     if not sizes.columns:
         return
-    columns = torch.stack([block.columns[head] for block in chosen])
-    distances = torch.stack([block.distances[head] for block in chosen])
+    columns = torch.stack([block.columns[head] for block in choices])
+    distances = torch.stack([block.distances[head] for block in choices])
     runs = list(_other_runs(call, distances, sizes))
-    for tiles in _tiles(chosen, sizes.near):
+    for tiles in _tiles(choices, sizes.near):
         tiles = tiles.where((columns != NONE).any(dim=1)[tiles.owners])
         keys = columns[tiles.owners]
         allowed = (keys != NONE)[:, None].repeat(1, tiles.rows, 1)
@@ -272,13 +272,13 @@ def _column_groups(call: Call, chosen: Sequence[Chosen], sizes: Sizes, head: int
         yield from _by_mask(Group(tiles.queries(), keys.clamp(min=0), allowed))
 
 
-def _diagonal_groups(call: Call, chosen: Sequence[Chosen], sizes: Sizes, head: int) -> Iterator[Group]:
+def _diagonal_groups(call: Call, choices: Sequence[Chosen], sizes: Sizes, head: int) -> Iterator[Group]:
     """The chosen diagonals of a head: each tile of queries over the keys that its runs of diagonals cross."""
     if not sizes.diagonals:
         return
-    distances = torch.stack([block.distances[head] for block in chosen])
+    distances = torch.stack([block.distances[head] for block in choices])
     n_keys, device = call.k.shape[2], distances.device
-    for tiles in _tiles(chosen, min(TILE_ROWS, sizes.near)):
+    for tiles in _tiles(choices, min(TILE_ROWS, sizes.near)):
         tiles = tiles.where((distances != FAR).any(dim=1)[tiles.owners])
         steps, rows = torch.arange(tiles.rows + sizes.width - 1, device=device), torch.arange(tiles.rows, device=device)
         first = tiles.starts[:, None] + _offset(call) - distances[tiles.owners] - (sizes.width - 1)
@@ -286,14 +286,14 @@ def _diagonal_groups(call: Call, chosen: Sequence[Chosen], sizes: Sizes, head: i
         is_key = (keys >= 0) & (keys < n_keys)
         inside = (steps >= rows[:, None]) & (steps < rows[:, None] + sizes.width)
         crossed = inside.repeat(1, sizes.diagonals)[None]
-        is_whole = is_key.all(dim=1)
+        is_uncut = is_key.all(dim=1)
         if call.left is not None or call.right not in (None, 0):
-            is_whole = torch.zeros_like(is_whole)  # a limit may cut a run of diagonals
-        whole, cut = tiles.where(is_whole), tiles.where(~is_whole)
-        if len(whole.starts):
-            yield Group(whole.queries(), keys[is_whole], crossed)
+            is_uncut = torch.zeros_like(is_uncut)  # a limit may cut a run of diagonals
+        uncut, cut = tiles.where(is_uncut), tiles.where(~is_uncut)
+        if len(uncut.starts):
+            yield Group(uncut.queries(), keys[is_uncut], crossed)
         if len(cut.starts):
-            keys, is_key = keys[~is_whole], is_key[~is_whole]
+            keys, is_key = keys[~is_uncut], is_key[~is_uncut]
             ahead = cut.queries()[:, :, None] + _offset(call) - keys[:, None]
             allowed = crossed & is_key[:, None]
             allowed = allowed if call.left is None else allowed & (ahead <= call.left)
