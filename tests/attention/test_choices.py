@@ -275,11 +275,17 @@ def test_padding_that_no_query_stands_at_is_not_missing() -> None:
     assert missing_query(replace(call, key_padding=real), 8) is None
 
 
+def test_the_second_block_may_choose_the_first_key() -> None:
+    """The rows before it have the first key in their band, and its own queries have not."""
+    call = planted(40, (0,), 39)
+    assert chosen_sets(call, Sizes(1, 0, 1, 16, 4))[1].columns.tolist() == [[0]]
+
+
 def test_few_columns_with_mass_leave_places_empty() -> None:
-    """Outside the band of 4 the last rows of the first block see three keys."""
-    chosen = chosen_sets(make(16, batch=1), Sizes(6, 2, 1, 8, 8))[1]
-    assert not bool((chosen.columns != NONE).any())
-    assert bool((chosen.distances == FAR).all())
+    """Of the rows of the first block three have keys farther than half the band, and these are three keys."""
+    second = chosen_sets(make(16, batch=1), Sizes(6, 2, 1, 8, 8))[1]
+    assert second.columns.sort(dim=1).values.tolist() == [[NONE, NONE, NONE, 0, 1, 2]] * 4
+    assert bool((second.distances == FAR).all())
 
 
 @pytest.mark.parametrize(

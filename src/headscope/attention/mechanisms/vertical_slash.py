@@ -7,11 +7,12 @@ Definition:
     was chosen for its block by the rows R: the last `rows` queries of the block before, so that no later token
     chooses; on a call without a limit to what comes after a query, `rows` queries spread evenly over the block itself
     (of m queries those at $\lfloor (2r + 1) m / (2 \,\text{rows}) \rfloor$). Queries at padding choose nothing.
-    With $p$ the map of the call without sinks, 0 inside the band,
+    With $p$ the map of the call without sinks,
 
-    - columns: the `columns` keys with the largest $\sum_{r \in R} p_{rj}$;
-    - diagonals: with these columns set to 0 in $p$, the `diagonals` runs with the largest $\sum p_{rj}$ over their
-      pairs. Run t behind the query holds the distances from $\text{near} + 1 + t\,\text{width}$ to
+    - columns: the `columns` keys with the largest $\sum_{r \in R} p_{rj}$ over the pairs with $2 |r - j| >
+      \text{near}$: nearer keys are in the band of the block's queries as well, farther ones may be in that of R alone;
+    - diagonals: with these columns and the band set to 0 in $p$, the `diagonals` runs with the largest $\sum p_{rj}$
+      over their pairs. Run t behind the query holds the distances from $\text{near} + 1 + t\,\text{width}$ to
       $\text{near} + (t + 1)\,\text{width}$; runs ahead of it mirror those.
 
     Sums are taken in float64 from the numbers of the call and compared as float32; what is 0 is not chosen, and of
@@ -167,9 +168,10 @@ class VerticalSlash(Choice):
             choosers = [i for i, number in enumerate(blocks) if number == source and int(queries[i]) not in padded]
             rows = self._rows(sorted(choosers, key=lambda i: int(queries[i])), call.right is None)
             for head in range(call.q.shape[1]):
-                far = maps[head, rows].masked_fill(distance[rows].abs() <= self.near, 0.0)
+                far = maps[head, rows].masked_fill(2 * distance[rows].abs() <= self.near, 0.0)
                 columns = _heaviest(far.sum(dim=0), self.columns)
                 far[:, columns] = 0.0
+                far[distance[rows].abs() <= self.near] = 0.0
                 run = ((distance.abs() - self.near - 1).clamp(min=0) // self.width) * 2 + (distance < 0)
                 sums = torch.bincount(run[rows].flatten(), weights=far.flatten())
                 pairs[head, members] |= torch.isin(run[members], _heaviest(sums, self.diagonals))

@@ -1,8 +1,9 @@
 r"""Key columns and runs of diagonals with the most mass, estimated from a few rows of the map.
 
-For every block of queries a few rows of the map are computed whole, in float64. Pairs of a band around the diagonal
-are left out, since all queries see those. The columns with the largest sums are chosen first; then the runs of
-diagonals with the largest sums of what is left, so that a heavy column does not choose every diagonal that crosses it.
+For every block of queries a few rows of the map are computed whole, in float64. The columns with the largest sums are
+chosen first, without the nearest pairs: those are in the band of the queries too. A key that is in the band of the
+estimating rows alone, such as the first one for the second block, can be chosen. Then come the runs of diagonals beyond
+the band with the largest sums of what is left, so that a heavy column does not choose every diagonal that crosses it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,8 +22,8 @@ from headscope.attention.sparse.working_memory import DOUBLE
 
 FAR = 1 << 40  # the distance of a run of diagonals that is none, and of limits that never bite
 ESTIMATED_ENTRIES = 1 << 19  # numbers of the rows that are estimated at a time
-_MAP_BYTES = 26.0  # per pair of an estimated row: scores, map, run of diagonals, two masks
-_RANKED_MAP_BYTES = 18.0  # the same without the scores
+_MAP_BYTES = 27.0  # per pair of an estimated row: scores, map, run of diagonals, three masks
+_RANKED_MAP_BYTES = 19.0  # the same without the scores
 _SUM_BYTES = 37.0  # per sum: itself, as float32, and whole numbers that rank it
 TILE_ROWS = 64  # queries that share the keys of their diagonals
 
@@ -144,7 +145,7 @@ def _heaviest(call: Call, rows: Int[Tensor, "blocks rows"], sizes: Sizes) -> tup
     if not n_keys:
         return columns, distances
     ahead = part.query_positions[0][:, None] - part.key_positions[0]
-    is_near = ahead.abs() <= sizes.near
+    is_near, is_recent = ahead.abs() <= sizes.near, 2 * ahead.abs() <= sizes.near
     runs, names = _runs(ahead, sizes)
     # The runs of one block after those of another, to add up all blocks at once.
     runs = runs.view(n_blocks, -1) + len(names) * torch.arange(n_blocks, device=device)[:, None]
@@ -153,10 +154,11 @@ def _heaviest(call: Call, rows: Int[Tensor, "blocks rows"], sizes: Sizes) -> tup
     for key_head in range(call.k.shape[1]):
         of_head = part.part(slice(0, 1), slice(key_head, key_head + 1))
         mass = _mass(of_head, by_position if of_head.mask is None else by_position & of_head.mask)
-        mass = mass.masked_fill_(is_near, 0.0).view(-1, n_blocks, n_rows, n_keys)
+        mass = mass.masked_fill_(is_recent, 0.0).view(-1, n_blocks, n_rows, n_keys)
         places = largest(mass.sum(dim=2), sizes.columns, above=0.0)
         # Where there are fewer, all columns with mass are chosen, so that the first one has none to lose.
         mass.scatter_(-1, places.clamp(min=0)[:, :, None].expand(-1, -1, n_rows, -1), 0.0)
+        mass.masked_fill_(is_near.view(n_blocks, n_rows, n_keys), 0.0)
         sums = mass.new_zeros(len(mass), n_blocks * len(names))
         sums.scatter_add_(1, runs.flatten().expand(len(mass), -1), mass.flatten(1))
         run = largest(sums.view(-1, n_blocks, len(names)), sizes.diagonals, above=0.0)
