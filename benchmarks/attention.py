@@ -32,6 +32,7 @@ from headscope.attention.statistics import Request, observe, row_statistics, uni
 WINDOW = "window(left=128, right=128)"
 GLOBALS = f"longformer(left=128, right=128, global_positions={tuple(range(0, 4096, 64))})"
 BIGBIRD = "bigbird(block=64)"
+CHOICES = ("vertical_slash()", "top_blocks()")
 LINEAR_IN_N = (
     WINDOW,
     "longformer(left=128, right=128, global_positions=(0, 1, 2, 3))",
@@ -81,6 +82,12 @@ def patterns(small: bool) -> None:
     _bench("Window and 64 global tokens", [GLOBALS], [4096], Setting(rounds=5))
     _bench("BigBird, 8 blocks of 64", [BIGBIRD], [4096], Setting(rounds=5))
     _bench("BigBird, forward and backward", [BIGBIRD], [4096], Setting(backward=True, rounds=3))
+
+
+def choices(small: bool) -> None:
+    """Measure patterns that queries and keys choose, with the time of choosing."""
+    lengths = [4096] if small else [4096, 8192, 16384]
+    _bench("Chosen patterns, causal, 9 heads", CHOICES, lengths, Setting(heads=9, kv_heads=9, causal=True, rounds=3))
 
 
 def linear(small: bool) -> None:
@@ -167,6 +174,7 @@ PARTS: dict[str, Callable[[bool], None]] = {
     "exactness": exactness,
     "window": window,
     "patterns": patterns,
+    "choices": choices,
     "linear": linear,
     "growth": growth,
     "intention": intention,

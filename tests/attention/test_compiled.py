@@ -130,6 +130,8 @@ PATTERNS = [
     attention.window(left=12),
     attention.longformer(left=20, right=5, global_positions=(0, 3, 400)),
     attention.bigbird(block=32),
+    attention.vertical_slash(columns=9, diagonals=3, width=5, near=40, rows=4),
+    attention.top_blocks(block=32, blocks=3),
     attention.band_sparse(left=16, right=16, columns=(0, 7, 300)),
     attention.graph(tuple(tuple(range(max(0, i - 3), i + 1)) + (() if i % 2 else (0,) * (i > 3)) for i in range(700))),
 ]

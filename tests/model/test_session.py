@@ -322,6 +322,23 @@ def test_a_window_sees_only_its_keys(name: str) -> None:
     assert float(first[:, 0][:, beyond].min()) > 0.0
 
 
+@pytest.mark.parametrize(
+    "mechanism", [attention.vertical_slash(near=4, rows=2), attention.top_blocks(2), attention.low_rank()]
+)
+def test_queries_choose_no_keys_in_cross_attention(mechanism: attention.Mechanism) -> None:
+    """Later tokens of the decoder would choose for earlier ones."""
+    model = opened("t5")
+    before = state_of(model)
+    with model.session() as session:
+        with pytest.raises(UsageError, match="tokens that come later"):
+            session.replace("dec.cross", mechanism)
+        with pytest.raises(UsageError, match="tokens that come later"):
+            session.replace(None, mechanism)
+        session.replace("enc", mechanism)
+        session.replace("dec.cross", attention.window(left=3))
+    assert_untouched(model, before)
+
+
 @pytest.mark.parametrize("name", CHANGED)
 def test_replacing_some_heads_leaves_the_others(name: str) -> None:
     model = opened(name)

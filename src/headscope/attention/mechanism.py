@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from headscope.attention.call import Call, Output
@@ -54,6 +54,8 @@ class Mechanism(ABC):
     name: ClassVar[str]
     # Whether a row of the output depends on the other queries: then a cached step must be given all of them.
     needs_all_queries: ClassVar[bool] = False
+    # Whether queries and keys decide which pairs count: then a call in another dtype may have other pairs.
+    chooses_pairs: ClassVar[bool] = False
     # Whether `attend` computes in float64: on a device that has none it is then given the call on the CPU.
     uses_float64: ClassVar[bool] = False
 
@@ -91,6 +93,13 @@ class Mechanism(ABC):
         """
         del call
         return None
+
+    def last_rows(self, call: Call, count: int) -> Float[Tensor, "batch heads rows d_value"]:
+        """The output of the last `count` queries of a call, as a decode step asks for it.
+
+        The call has all queries where the mechanism needs them.
+        """
+        return self(call).out[:, :, -count:]
 
     def parts(self, call: Call) -> dict[str, Bool[Tensor, "mask_batch mask_heads queries keys"]]:
         """The sets of pairs of the mechanism, by name, for pictures.

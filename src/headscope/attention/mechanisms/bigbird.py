@@ -3,10 +3,10 @@ r"""BigBird attention: blocks see global blocks, near blocks and a few random on
 Definition:
     Positions go in blocks of `block`. Query block I sees key block J when the call lets it and one of these holds:
     I or J is global (one of the `first` blocks or, in an encoder, the `last` ones); $|I - J| \le \lfloor
-    \text{window}/2 \rfloor$; J is one of `random` blocks drawn for I among those that are neither. On a causal call
-    there is no last block, since every block has once been the last, and the random blocks of I are drawn by
-    (seed, I) among earlier ones: so a decode step sees the keys of the same row of a prefill. One
-    plan serves all heads.
+    \text{window}/2 \rfloor$; J is one of `random` blocks drawn for I among those that are neither. On a call that
+    limits what comes after a query, a causal one for instance, there is no last block, since every block has once been
+    the last, no block after I, and the random blocks of I are drawn by (seed, I) among earlier ones: so a decode step
+    sees the keys of the same row of a prefill. One plan serves all heads.
 How:
     The keys of each query block are gathered, a few blocks at a time; global rows see all keys in place. That is for
     calls over all positions from 0 on, causal or not, with or without padding; others are exact through dense
@@ -151,7 +151,7 @@ class BigBird(Mechanism):
         return {name: call.visible() & self._pairs(call, plan.table(reason)) for name, reason in reasons.items()}
 
     def _plan(self, call: Call) -> BlockPlan:
-        return self.plan(1 + int(max(call.query_positions.max(), call.key_positions.max())), call.causal)
+        return self.plan(1 + int(max(call.query_positions.max(), call.key_positions.max())), call.right is not None)
 
     def _pairs(self, call: Call, table: Bool[Tensor, "blocks blocks"]) -> Bool[Tensor, "rows 1 queries keys"]:
         """The part of a table of blocks at the positions of a call."""
@@ -171,7 +171,7 @@ class BigBird(Mechanism):
     def definition(self, call: Call) -> Output:
         """The dense mask, block by block of the plan, in float64."""
         last = max(int(call.query_positions.max()), int(call.key_positions.max()))
-        plan = self.plan(last + 1, call.causal)
+        plan = self.plan(last + 1, call.right is not None)
         masks = []
         for queries, keys in zip(call.query_positions.tolist(), call.key_positions.tolist(), strict=True):
             reasons = [plan.rows[position // self.block] for position in queries]

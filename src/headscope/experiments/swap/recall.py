@@ -6,9 +6,9 @@ Each trial hides facts in ordinary text (the windows of the judgement) and asks 
     needles    a number for each of four cities, far apart; one is asked for
     look-up    a list of twenty words with their numbers; one is asked for
 
-A trial is right when every token of the answer is the likeliest one, given the tokens of the answer before it. Facts lie
-at several depths of the text: 0 is its beginning, 1 its end. A task that the original itself solves in less than `ABLE`
-of its trials says nothing about a plan and is left out.
+A trial is right when every token of the answer is the likeliest one, given the tokens of the answer before it. Facts
+lie at several depths of the text: 0 is its beginning, 1 its end. A task that the original itself solves in less than
+`ABLE` of its trials says nothing about a plan and is left out.
 """
 
 from collections.abc import Sequence
@@ -58,7 +58,7 @@ class Recall:
 
 
 def recall(model: Model, plan: Plan, n: int, fillers: Sequence[Tokens], seed: int, step: Step) -> list[Recall]:
-    """Ask for facts at every depth, once in each of the texts `fillers`, which are cut to n tokens with the question."""
+    """Ask for facts at every depth, once in each text of `fillers`; text, facts and question are n tokens together."""
     generator = torch.Generator().manual_seed(seed)
     trials = [
         trial_of(model, task, depth, filler, n, generator)

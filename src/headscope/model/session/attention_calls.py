@@ -272,7 +272,7 @@ class AttentionCalls:
         if not mechanism.needs_all_queries:
             return mechanism(call).out
         full_call = self._past.full_call(site, mechanism, call, self._windows.position.offset(site.stack))
-        return mechanism(full_call).out[:, :, -call.q.shape[2] :]
+        return mechanism.last_rows(full_call, call.q.shape[2])
 
     def _with_changed_maps(self, site: Site, call: Call, out: Tensor) -> Tensor:
         """The output, where heads with patched scores or patterns mix their values by these."""

@@ -144,9 +144,16 @@ class Session:
 
     def replace(self, at: Where, mechanism: Mechanism) -> None:
         """Let the selected heads attend through another mechanism."""
-        live = self.live
+        live, selected = self.live, self._resolve(at)
         live.check_replacement(mechanism)
-        live.registered.replacements.append(Replacement(self._resolve(at), mechanism))
+        for site in selected if mechanism.needs_all_queries else ():
+            if site.kind == "cross":
+                raise UsageError(
+                    f"{site.label} cannot be replaced by {mechanism!r}: a row of its output depends on other queries, "
+                    "and in cross-attention these are tokens that come later",
+                    hint="select self-attention alone",
+                )
+        live.registered.replacements.append(Replacement(selected, mechanism))
 
     def ablate(self, at: Where) -> None:
         """Zero the output (z) of the selected heads."""
