@@ -111,7 +111,8 @@ def test_candidates_save_pairs_and_can_be_seen(tiny: Model) -> None:
     listed = candidates(site, 256, 1024)
     assert [candidate.pairs for candidate in listed] == sorted(candidate.pairs for candidate in listed)
     assert all(candidate.pairs < full_pairs(site, 1024) for candidate in listed)
-    assert max(candidate.mechanism.left for candidate in listed) == 128  # type: ignore[attr-defined]
+    assert [candidate.mechanism.left for candidate in listed] == [64]  # type: ignore[attr-defined]
+    assert len(candidates(site, 2048, 8192)) == 4
     assert candidates(site, 32, 1024) == ()
 
 

@@ -1,7 +1,8 @@
-"""The mechanisms that a search tries on a head: windows that keep the first token, from narrow to wide.
+"""The mechanisms that a search tries on a head: windows that keep the first token, and blocks chosen from the input.
 
 Heads that have nothing to say rest on the first token, so a window without it is no candidate: on smollm2 a plain
-window of 256 multiplies the perplexity by 2.3.
+window of 256 multiplies the perplexity by 2.3. There are few candidates: heads of a layer that share one are
+computed in one call.
 """
 
 from dataclasses import dataclass
@@ -9,9 +10,12 @@ from dataclasses import dataclass
 from headscope.attention.mechanism import Mechanism
 from headscope.attention.mechanism_spelling import spelling_of
 from headscope.attention.mechanisms.band_sparse import BandSparse
+from headscope.attention.mechanisms.top_blocks import TopBlocks
 from headscope.core import Site
 
-WIDTHS = (32, 64, 128, 256, 512, 1024)
+WIDTHS = (64, 256, 1024)
+BLOCKS = TopBlocks(block=64, blocks=8)
+FEWEST_FOR_BLOCKS = 2048  # tokens: in a shorter text a query sees most blocks anyway
 
 
 @dataclass(frozen=True)
@@ -31,9 +35,11 @@ def candidates(site: Site, searched: int, target: int) -> tuple[Candidate, ...]:
     """
     if site.kind != "self" or site.extras or site.window is not None:
         return ()
-    mechanisms = [BandSparse(width, 0 if site.causal else width, (0,)) for width in WIDTHS if 2 * width <= searched]
+    bands = [BandSparse(width, 0 if site.causal else width, (0,)) for width in WIDTHS if 2 * width <= searched]
+    mechanisms: list[Mechanism] = [*bands, *([BLOCKS] if searched >= FEWEST_FOR_BLOCKS else [])]
     listed = [Candidate(spelling_of(mechanism), mechanism, _pairs(mechanism, target)) for mechanism in mechanisms]
-    return tuple(candidate for candidate in listed if candidate.pairs < full_pairs(site, target))
+    cheaper = [candidate for candidate in listed if candidate.pairs < full_pairs(site, target)]
+    return tuple(sorted(cheaper, key=lambda candidate: candidate.pairs))
 
 
 def full_pairs(site: Site, n: int) -> float:

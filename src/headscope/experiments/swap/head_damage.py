@@ -5,7 +5,8 @@ Definition:
     where each y_t is drawn from the model's own prediction. To second order the predictions move by
     $\mathrm{KL} \approx \frac{1}{2n} E_y (\sum_i g_i \cdot \Delta z_i)^2$ per token. Positions are taken as
     independent:
-    $$\text{damage} = \frac{1}{2n} \sum_i (g_i \cdot \Delta z_i)^2 .$$
+    $$\text{damage} = \frac{1}{2|L|} \sum_{i \in L} (g_i \cdot \Delta z_i)^2 ,$$ L the last quarter of the positions: in
+    a longer text most queries have as much behind them as these, and a window hides as much from them.
     It is the local error of the head's output, weighted by how much the model minds it.
 How:
     One backward per window gives g for every head; Δz comes from the head's own queries, keys and values. Heads are
@@ -28,6 +29,7 @@ from headscope.model.model import Model
 from headscope.progress import Step
 
 TASK = "predicting the damage of each head, window"
+LATE = 4  # the last of so many parts of a window says what a mechanism costs
 _DENSE = Dense()
 Damages = dict[Site, Float[Tensor, "candidates heads"]]
 
@@ -85,6 +87,7 @@ def damage(
         - near the measured KL of swapping one head  (tested: test_damage_predicts_the_divergence)
     """
     change = mechanism(call).out - _DENSE(call).out
-    per_position = (change.double() * gradient.double()).sum(-1)
     n: int = call.q.shape[2]
-    return per_position.square().sum(-1)[0] / (2 * n)
+    late = slice(n - n // LATE, n)
+    per_position = (change[:, :, late].double() * gradient[:, :, late].double()).sum(-1)
+    return per_position.square().mean(-1)[0] / 2
