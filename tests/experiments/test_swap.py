@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import polars as pl
@@ -30,9 +30,12 @@ from headscope.experiments.swap.ladder import Ladder, LadderStep, ladder
 from headscope.experiments.swap.leak import leak_check
 from headscope.experiments.swap.material import gather
 from headscope.experiments.swap.quality import quality, window_nats
+from headscope.experiments.swap.recall import CITIES, LOOKUP, NEEDLES, PASSKEY, Recall, is_right, recall, trial_of
 from headscope.experiments.swap.rules import rules_of
 from headscope.experiments.swap.search import Search
+from headscope.experiments.swap.sentences import headlines
 from headscope.experiments.swap.settings import Params
+from headscope.experiments.swap.tables import recall_table
 from headscope.experiments.text_sample import Tokens
 from headscope.model.model import Model
 from headscope.model.plans.plan import Plan
@@ -241,6 +244,42 @@ def test_a_plan_that_looks_ahead_is_caught(
     assert checked.change > 10 * checked.allowed
 
 
+@pytest.mark.parametrize("task", [PASSKEY, NEEDLES, LOOKUP])
+@pytest.mark.parametrize("depth", [0.1, 0.5, 0.9])
+def test_a_fact_stands_at_its_depth(tiny: Model, task: str, depth: float) -> None:
+    filler = gather(tiny, text_of(None), (768,), tokens=64, windows=4, searches=False).test[768][0]
+    trial = trial_of(tiny, task, depth, filler, 768, torch.Generator().manual_seed(1))
+    assert len(trial.prompt) + len(trial.answer) == 768
+    text, answer = (tiny.tokenizer.decode(tokens) for tokens in (trial.prompt, trial.answer))  # type: ignore[union-attr]
+    number = answer.strip()
+    assert text.count(number) == (2 if task == PASSKEY else 1)
+    assert (
+        all(text.count(f"number of {city} is") == 1 + text.endswith(f"{city} is") for city in CITIES) or task != NEEDLES
+    )
+    facts = len("".join(f"{word}: 1234\n" for word in range(20))) if task == LOOKUP else 80
+    assert text.index(number) / len(text) == pytest.approx(depth, abs=0.1 + facts / len(text))
+
+
+def test_a_trial_is_right_where_the_likeliest_tokens_are_the_answer(tiny: Model) -> None:
+    filler = gather(tiny, text_of(None), (256,), tokens=64, windows=4, searches=False).test[256][0]
+    trial = trial_of(tiny, PASSKEY, 0.9, filler, 256, torch.Generator().manual_seed(1))
+    likeliest = tiny.run(trial.prompt[None], "logits").logits[0, -1].argmax()
+    assert is_right(tiny, replace(trial, answer=likeliest[None]))
+    assert not is_right(tiny, replace(trial, answer=(likeliest[None] + 1) % 1000))
+
+
+def test_a_plan_that_sees_nothing_forgets(tiny: Model) -> None:
+    """Counts are those of the trials; a task that the original cannot do does not count."""
+    fillers = gather(tiny, text_of(None), (256,), tokens=64, windows=4, searches=False).test[256][:2]
+    outcomes = recall(tiny, Plan({"window(left=0, right=0)": "all"}), 256, fillers, 0, silent)
+    assert {(row.task, row.trials) for row in outcomes} == {(task, 2) for task in (PASSKEY, NEEDLES, LOOKUP)}
+    assert all(row.plan == 0 for row in outcomes)
+    able = [Recall(64, "passkey", depth, 5, 4, 1) for depth in (0.1, 0.9)]
+    unable = [Recall(64, "look-up", depth, 5, rights, 5) for depth, rights in ((0.1, 5), (0.9, 2))]
+    table = recall_table([*able, *unable])
+    assert table["counts"].to_list() == [True, True, False, False]
+
+
 def test_splits_share_no_document(tiny: Model) -> None:
     """Every document of a text is a run of its own token, so windows tell which documents they hold."""
     words = [" ".join([f"w{index}"] * 120) for index in range(60)]
@@ -274,7 +313,18 @@ def test_the_tables_of_a_search(finding, tiny: Model) -> None:
     assert frontier["share"].is_sorted(descending=True)
     assert (frontier.filter("within")["ratio_high"] <= 1.03).all()
     assert {figure.name for figure in finding.figures} == {"heads", "frontier", "speed"}
-    assert [len(str(headline.short).split()) <= 20 for headline in finding.headlines] == [True] * 4
+    assert [len(str(headline.short).split()) <= 20 for headline in finding.headlines] == [True] * 5
+
+
+def test_sentences_about_recall(finding) -> None:
+    """What the original cannot do is named, and does not count."""
+    rows = [Recall(64, "passkey", 0.1, 10, 9, 6), Recall(64, "look-up", 0.1, 10, 2, 9)]
+    leak_result = leak.LeakCheck(0.0, 1e-4)
+    headline = headlines({**finding.tables, "recall": recall_table(rows)}, leak_result, "text")[3]
+    assert headline.full.startswith("Of 10 facts hidden in texts, the original finds 9 and the plan 6.")
+    assert "less than 80 % right: look-up at 64 tokens" in headline.full
+    nothing = headlines({**finding.tables, "recall": recall_table(rows[1:])}, leak_result, "text")[3]
+    assert nothing.full.startswith("Recall says nothing about this plan.")
 
 
 def test_the_model_is_as_it_was(tiny: Model, windows: tuple[Tokens, ...]) -> None:

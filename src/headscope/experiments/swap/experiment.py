@@ -17,6 +17,7 @@ from headscope.experiments.swap.ladder import ladder
 from headscope.experiments.swap.leak import leak_check
 from headscope.experiments.swap.material import Material, gather
 from headscope.experiments.swap.quality import quality
+from headscope.experiments.swap.recall import Recall, recall
 from headscope.experiments.swap.rules import rules_of
 from headscope.experiments.swap.search import Search
 from headscope.experiments.swap.sentences import headlines
@@ -27,8 +28,10 @@ from headscope.experiments.swap.tables import (
     head_quantities,
     heads_table,
     quality_table,
+    recall_table,
     speed_table,
 )
+from headscope.experiments.text_sample import spread, windows_of
 from headscope.model.language import predicts_next_token
 from headscope.model.model import Model
 from headscope.model.plans.applied_plan import apply
@@ -37,6 +40,7 @@ from headscope.progress import Step
 
 JUDGING = "judging the plan at"
 WRITING = "writing a sample, text"
+TEXTS = 3  # in which each fact is hidden at each depth
 LEAK = "checking for leaks, window"
 SHORT_NAMES = {
     "tokens": "tokens",
@@ -105,6 +109,8 @@ class Swap(Experiment[Params]):
             "speed": speed_table(speeds),
             "heads": heads_table(model.sites, plan.heads(model.sites), pairs, target),
         }
+        if outcomes := _recalled(model, plan, params, material, progress):
+            tables["recall"] = recall_table(outcomes)
         tables["texts"] = _texts(model, plan, params, progress)
         if proposal.search is not None:
             tables["frontier"] = frontier_table(proposal.search.tried)
@@ -199,6 +205,18 @@ def _search_warnings(
                 f"{len(search.windows)} windows. About {needed:.0f} windows would resolve the budget."
             )
     return tuple(warnings)
+
+
+def _recalled(model: Model, plan: Plan, params: Params, material: Material, progress: Step) -> list[Recall]:
+    """Facts hidden in the text of the judgement, at every length that the model has room for."""
+    context = model.spec.context
+    lengths = [n for n in params.recall_lengths if context is None or n <= context]
+    return [
+        outcome
+        for n in lengths
+        for filler in [spread(windows_of(model, material.tested_text, n), TEXTS)]
+        for outcome in recall(model, plan, n, filler, params.seed, progress)
+    ]
 
 
 def _texts(model: Model, plan: Plan, params: Params, progress: Step) -> pl.DataFrame:

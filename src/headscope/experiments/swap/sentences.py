@@ -15,7 +15,8 @@ def headlines(tables: dict[str, pl.DataFrame], leak: LeakCheck, text_name: str) 
     """Quality, speed, heads, and whether anything leaks."""
     quality = tables["quality"].filter(pl.col("which") == "plan").to_dicts()[-1]
     speed = tables["speed"].filter(pl.col("which") == "plan").to_dicts()[-1]
-    return (_quality(quality, text_name), _speed(speed), _heads(tables["heads"]), _leak(leak))
+    recall = _recall(tables["recall"]) if "recall" in tables else ()
+    return (_quality(quality, text_name), _speed(speed), _heads(tables["heads"]), *recall, _leak(leak))
 
 
 def _quality(row: Row, text_name: str) -> Headline:
@@ -66,6 +67,28 @@ def _heads(heads: pl.DataFrame) -> Headline:
         value=f"{100 * share:.1f} %",
         null="100 %",
         figure="heads",
+    )
+
+
+def _recall(recall: pl.DataFrame) -> tuple[Headline, ...]:
+    """Recall over the tasks that the original can do, and which it cannot."""
+    able = recall.filter("counts")
+    unable = recall.filter(~pl.col("counts")).select("task", "tokens").unique(maintain_order=True)
+    names = ", ".join(f"{task} at {n} tokens" for task, n in unable.iter_rows())
+    left_out = f" Left out, since the original itself gets less than 80 % right: {names}." if names else ""
+    if not len(able):
+        text = f"Recall says nothing about this plan.{left_out}"
+        return (Headline(full=text, short="The original solves no task of recall."),)
+    trials, original, plan = (int(able[name].sum()) for name in ("trials", "original", "plan"))
+    return (
+        Headline(
+            full=f"Of {trials} facts hidden in texts, the original finds {original} and the plan {plan}.{left_out}",
+            short=f"The plan finds {plan} of {trials} hidden facts, the original {original}.",
+            effect=share_effect(plan / trials, original / trials),
+            answer="hidden facts found",
+            value=f"{plan} of {trials}",
+            null=f"{original} of {trials}",
+        ),
     )
 
 

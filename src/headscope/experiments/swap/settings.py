@@ -22,7 +22,7 @@ COMMAND = Command(
         "headscope swap smollm2 --budget 1% --text moby-dick --save plan.json --out out/swap",
         "headscope swap smollm2 --plan plan.json --text handbook-en --lengths 2048,8192",
     ),
-    tables=("quality", "speed", "heads", "frontier", "texts"),
+    tables=("quality", "speed", "heads", "recall", "frontier", "texts"),
     needs_writer=True,
 )
 _LARGEST_BUDGET = 1.0  # a perplexity twice the original's
@@ -62,6 +62,10 @@ class Params:
             "text have room for",
             "metavar": "N...",
         },
+    )
+    recall_lengths: tuple[int, ...] = field(
+        default=(512,),
+        metadata={"help": "tokens of the texts that hide facts, which the model is asked for", "metavar": "N..."},
     )
     minutes: float = field(default=30.0, metadata={"help": "the search ends after this time with its best plan"})
     repeats: int = field(default=3, metadata={"help": "how often each prefill is timed", "min": 1})

@@ -9,6 +9,7 @@ import polars as pl
 from headscope.core import HeadQuantity, Site
 from headscope.experiments.swap.candidates import full_pairs
 from headscope.experiments.swap.quality import Quality, Ratio
+from headscope.experiments.swap.recall import ABLE, Recall
 from headscope.experiments.swap.search import Tried
 from headscope.experiments.swap.speed import Speed
 from headscope.lenses.shared.plots import place
@@ -111,6 +112,32 @@ def frontier_table(tried: Sequence[Tried]) -> pl.DataFrame:
     ]
     schema = {"share": _FLOAT, "ratio": _FLOAT, "ratio_low": _FLOAT, "ratio_high": _FLOAT}
     return pl.DataFrame(rows, schema={**schema, "windows": _COUNT, "replaced": _COUNT, "within": pl.Boolean})
+
+
+def recall_table(outcomes: Sequence[Recall]) -> pl.DataFrame:
+    """A row per length, task and depth: the trials, and how many each way got right.
+
+    `counts` is false for a task that the original solves in less than `ABLE` of its trials at that length.
+    """
+    able = {
+        (n, task): sum(row.original for row in of_task) >= ABLE * sum(row.trials for row in of_task)
+        for (n, task) in {(row.n, row.task) for row in outcomes}
+        for of_task in [[row for row in outcomes if (row.n, row.task) == (n, task)]]
+    }
+    rows = [
+        {
+            "tokens": row.n,
+            "task": row.task,
+            "depth": row.depth,
+            "trials": row.trials,
+            "original": row.original,
+            "plan": row.plan,
+            "counts": able[row.n, row.task],
+        }
+        for row in outcomes
+    ]
+    schema = {"tokens": _COUNT, "task": _WORD, "depth": _FLOAT, "trials": _COUNT, "original": _COUNT, "plan": _COUNT}
+    return pl.DataFrame(rows, schema={**schema, "counts": pl.Boolean})
 
 
 def head_quantities() -> tuple[HeadQuantity, ...]:
