@@ -128,8 +128,8 @@ class Swap(Experiment[Params]):
 
     def show(self, finding: Finding) -> Display:
         """Quality with the speed-up, and what both write."""
-        both = finding.tables["quality"].join(finding.tables["speed"], on=["tokens", "which"], how="left")
-        table = short_table(both, SHORT_NAMES)
+        judged = finding.tables["quality"].join(finding.tables["speed"], on=["tokens", "which"], how="left")
+        table = short_table(judged, SHORT_NAMES)
         texts = finding.tables["texts"]
         written = tuple(zip(texts["which"], texts["text"], strict=True))
         return Display(table, (Passage(texts["prompt"][0], written),))

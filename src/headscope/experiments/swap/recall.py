@@ -105,13 +105,13 @@ def trial_of(model: Model, task: str, depth: float, filler: Tokens, n: int, gene
             (place, f"\nThe special number of {CITIES[city]} is {numbers[city]}.\n")
             for place, city in zip(places, order, strict=True)
         ]
-        asked = order[0]
-        question, answer = f"\nThe special number of {CITIES[asked]} is", numbers[asked]
+        target = order[0]
+        question, answer = f"\nThe special number of {CITIES[target]} is", numbers[target]
     else:
-        asked = int(torch.randint(len(WORDS), (1,), generator=generator))
+        target = int(torch.randint(len(WORDS), (1,), generator=generator))
         lines = "".join(f"{word}: {number}\n" for word, number in zip(WORDS, numbers, strict=True))
         facts = [(depth, f"\n{lines}")]
-        question, answer = f"\n{WORDS[asked]}:", numbers[asked]
+        question, answer = f"\n{WORDS[target]}:", numbers[target]
     return _placed(model, task, depth, (filler, n), sorted(facts), (question, f" {answer}"))
 
 
@@ -125,10 +125,10 @@ def _placed(
 ) -> Trial:
     filler, n = text
     # A tokenizer may join the answer's first sign with the question: what both give together is cut where they part.
-    question, whole = (_plain(model, words) for words in (ending[0], ending[0] + ending[1]))
-    answer = whole[len(question) :]
+    question, with_answer = (_plain(model, words) for words in (ending[0], ending[0] + ending[1]))
+    answer = with_answer[len(question) :]
     inserts = [(place, _plain(model, fact)) for place, fact in facts]
-    room = n - len(whole) - sum(len(tokens) for _, tokens in inserts)
+    room = n - len(with_answer) - sum(len(tokens) for _, tokens in inserts)
     parts, start = [], 0
     for place, tokens in inserts:
         cut = max(1, round(place * room))
