@@ -2,7 +2,7 @@
 
 A prefill reads a whole prompt, fills the cache and predicts one token. Both ways run in turns in one process, so that a
 machine that slows down slows both; the ratio is that of medians, with the least and the most ratio of a turn. Peak
-memory is what the process takes beyond what it holds before; Linux alone tells it.
+memory is that of torch's allocations, which torch records itself.
 """
 
 import gc
@@ -11,18 +11,16 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from headscope.attention.bench.timing import peak_bytes
 from headscope.experiments.text_sample import Tokens
 from headscope.model.model import Model
 from headscope.model.plans.applied_plan import apply
 from headscope.model.plans.plan import Plan
 from headscope.progress import Step
-
-_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 @dataclass(frozen=True)
@@ -32,8 +30,8 @@ class Speed:
     n: int
     original_seconds: tuple[float, ...]
     seconds: tuple[float, ...]
-    original_bytes: int | None
-    bytes: int | None
+    original_bytes: int
+    bytes: int
 
     @property
     def ratio(self) -> float:
@@ -62,7 +60,7 @@ def prefill_speed(model: Model, plan: Plan, tokens: Tokens, repeats: int, step: 
         with apply(plan, model):
             prefill()
 
-    original_bytes, plan_bytes = _peak(prefill), _peak(swapped)  # which also warms up
+    original_bytes, plan_bytes = peak_bytes(prefill), peak_bytes(swapped)  # which also warms up
     times: list[tuple[float, float]] = []
     for turn in range(repeats):
         step(task, turn, repeats)
@@ -79,21 +77,3 @@ def _seconds(run: Callable[[], Any]) -> float:
     start = time.perf_counter()
     run()
     return time.perf_counter() - start
-
-
-def _peak(run: Callable[[], Any]) -> int | None:
-    """The bytes that a call takes beyond those that the process holds; None where the system does not tell."""
-    gc.collect()
-    try:
-        _CLEAR.write_text("5")  # the peak is counted anew
-        before = _kibibytes("VmRSS")
-        run()
-        return (_kibibytes("VmHWM") - before) * 1024
-    except OSError:
-        run()
-        return None
-
-
-def _kibibytes(name: str) -> int:
-    line = next(line for line in _STATUS.read_text().splitlines() if line.startswith(f"{name}:"))
-    return int(line.split()[1])
