@@ -156,7 +156,7 @@ def _ready_plan(model: Model, params: Params) -> Plan | None:
 
 def _searched(model: Model, params: Params, material: Material, progress: Step) -> Proposal:
     searched, target = len(material.search[0]), max(material.test)
-    by_site = {site: candidates(site, searched, target) for site in model.sites}
+    by_site = {site: candidates(site, len(material.fit[0]), target) for site in model.sites}
     if not any(by_site.values()):
         raise UsageError(
             f"there is nothing to search in {model.spec.name}: every site has scores with a bias, a softcap or sinks, "

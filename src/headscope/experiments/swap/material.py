@@ -15,7 +15,7 @@ from headscope.model.model import Model
 
 FEWEST = 4  # windows from which an interval says anything
 DEFAULT_LENGTHS = (2048, 8192)
-FITTED = 2  # windows that the predicted damage is averaged over
+FITTED, FITTED_TOKENS = 2, 2048  # windows that the predicted damage is averaged over; a backward holds all of one
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def gather(
     search: tuple[Tokens, ...] = ()
     if searches:
         length = min(tokens, model.spec.context or tokens)
-        fit = _windows(model, parts["fit"], length, FITTED, fewest=1)
+        fit = _windows(model, parts["fit"], min(length, FITTED_TOKENS), FITTED, fewest=1)
         search = _windows(model, parts["search"], length, windows, fewest=FEWEST)
     by_length, omissions = _judging_windows(model, tested, lengths, windows)
     return Material(fit, search, by_length, tested, omissions)
