@@ -72,8 +72,8 @@ class Counting:
 
     params = Params
 
-    def __init__(self, error: Exception | None = None):
-        self.error, self.threads = error, []
+    def __init__(self, error: Exception | None = None, *, keeps_threads: bool = False):
+        self.error, self.threads, self.keeps_threads = error, [], keeps_threads
 
     def check(self, params):
         self.threads.append(torch.get_num_threads())
@@ -93,6 +93,15 @@ class Counting:
 class Opened:
     spec: ModelSpec
     sites: tuple = ()
+
+
+@WIDTHS
+def test_an_experiment_that_keeps_threads_runs_on_those_of_its_user(spec, threads, monkeypatch):
+    experiment = Counting(keeps_threads=True)
+    monkeypatch.setattr(api, "experiment_named", lambda name: experiment)
+    monkeypatch.setattr(api, "open", lambda model, **_: model)
+    api.run_experiment("counting", Opened(spec))
+    assert experiment.threads == [3, 3]
 
 
 @WIDTHS

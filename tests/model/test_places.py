@@ -76,7 +76,8 @@ def labels(by_site: Any) -> list[str]:
 
 def test_the_table_names_every_family_and_every_place() -> None:
     assert set(BY_HAND) == set(FAMILIES)
-    outside = {"head_out", "q_proj", "k_proj"}  # parts of single heads: see the tests of heads
+    # Parts of single heads (see the tests of heads), and what follows from weights alone.
+    outside = {"head_out", "q_proj", "k_proj", "output_gram"}
     assert {name for name, entry in QUANTITIES.items() if isinstance(entry, WatchedQuantity)} == set(PLACES) | outside
 
 
