@@ -15,7 +15,7 @@ from headscope.lenses.lens import AS_IS, Batch
 from headscope.lenses.roles.lens import LENS
 from headscope.lenses.roles.sentences import sentences
 from headscope.lenses.roles.settings import Params
-from headscope.lenses.roles.tables import FEW_REPEATED, FRESH, REPEATED, TEXT
+from headscope.lenses.roles.tables import FEW_REPEATED, FRESH, REPEATED, TEXT, main_rows
 from headscope.lenses.roles.token_windows import INITIALISED, RandomTokens, made_windows
 from headscope.model.model import Model, open_model
 from headscope.pipeline import measure
@@ -278,3 +278,11 @@ def test_no_head_of_a_random_model_has_a_role(family):
 def test_ids_that_the_model_does_not_embed_are_refused(tiny):
     with pytest.raises(UsageError, match=r"begins at 5000; tiny embeds tokens with ids from 0 to 1535"):
         measure(tiny, lenses=["roles"], params={"roles": {"ids": "5000-6000"}})
+
+
+def test_the_main_row_of_a_role_is_on_its_own_source():
+    """Prefix matching is about text; every other role is measured on repeated tokens, also where text shows it."""
+    rows = [(source, role) for source in (TEXT, REPEATED) for role in ("prefix matching", "previous", "first token")]
+    heads = pl.DataFrame(rows, schema=["source", "role"], orient="row")
+    expected = {(TEXT, "prefix matching"), (REPEATED, "previous"), (REPEATED, "first token")}
+    assert set(main_rows(heads).iter_rows()) == expected
