@@ -15,6 +15,7 @@ import statistics
 import time
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 CEILING = "band_sparse(left=256, right=0, columns=(0,))"
 
@@ -73,12 +74,8 @@ def within(model: Any, plan: Any, run: Callable[[], None]) -> Callable[[], float
             finally:
                 seconds += time.perf_counter() - start
 
-        AttentionCalls.answer = counted  # type: ignore[method-assign]
-        try:
-            with hs.apply(plan, model):
-                run()
-        finally:
-            AttentionCalls.answer = answer  # type: ignore[method-assign]
+        with patch.object(AttentionCalls, "answer", counted), hs.apply(plan, model):
+            run()
         return seconds
 
     return timed

@@ -14,7 +14,7 @@ from scipy.stats import spearmanr
 
 import headscope as hs
 from headscope.attention.call import Call, Output
-from headscope.attention.mechanism import Cost, Mechanism
+from headscope.attention.mechanism import Cost, Mechanism, mechanisms
 from headscope.attention.mechanisms.band_sparse import BandSparse
 from headscope.attention.mechanisms.dense import Dense
 from headscope.attention.mechanisms.window import Window
@@ -23,11 +23,11 @@ from headscope.core.selection import Selection
 from headscope.corpora import Text, text_of
 from headscope.errors import UsageError
 from headscope.experiments.swap import leak
-from headscope.experiments.swap.candidates import Candidate, candidates, full_pairs
+from headscope.experiments.swap.candidates import Candidate, candidates, computed_pairs, full_pairs
 from headscope.experiments.swap.experiment import EXPERIMENT
 from headscope.experiments.swap.head_damage import call_of, damage, head_damages
 from headscope.experiments.swap.ladder import Ladder, LadderStep, ladder
-from headscope.experiments.swap.leak import leak_check
+from headscope.experiments.swap.leak import model_leak
 from headscope.experiments.swap.material import gather
 from headscope.experiments.swap.quality import quality, window_nats
 from headscope.experiments.swap.recall import CITIES, LOOKUP, NEEDLES, PASSKEY, Recall, is_right, recall, trial_of
@@ -119,6 +119,24 @@ def test_candidates_save_pairs_and_can_be_seen(tiny: Model) -> None:
     assert candidates(site, 32, 1024) == ()
 
 
+@pytest.mark.parametrize("causal", [True, False])
+def test_pairs_are_those_of_the_mask(causal: bool) -> None:
+    """With equal scores a row of the map is uniform over what it sees: values that are units count the pairs."""
+    n, n_checked = 96, 0
+    site = Site("only", "self", 0, 1, 1, 8, 8, causal)
+    positions = torch.arange(n)[None]
+    call = Call(torch.zeros(1, 1, n, 8), torch.zeros(1, 1, n, 8), torch.eye(n)[None, None], 1.0, positions, positions,
+                right=0 if causal else None)  # fmt: skip
+    for mechanism in (example for kind in mechanisms().values() for example in kind.examples(n)):
+        if mechanism.needs_all_queries or mechanism.supports(call) is not None or mechanism.seen(call) is None:
+            assert computed_pairs(mechanism, site, n) <= full_pairs(site, n)
+            continue
+        assert computed_pairs(mechanism, site, n) == int((mechanism(call).out > 0).sum()), mechanism
+        n_checked += 1
+    assert n_checked >= 10
+    assert computed_pairs(Window(4), site_of(0, 1), 4096) == pytest.approx(5 * 4096, rel=0.01)
+
+
 def captured_call(model: Model, site: Site, tokens: Tokens) -> Call:
     with model.session() as session:
         inputs = session.capture("q", "k", "v", "scale")
@@ -151,7 +169,7 @@ def test_damage_predicts_the_divergence(tiny: Model, windows: tuple[Tokens, ...]
 
 def test_a_wide_window_costs_nothing(tiny: Model, windows: tuple[Tokens, ...]) -> None:
     measured = quality(tiny, Plan({f"window(left={LENGTH}, right=0)": "all"}), windows[:2])
-    assert measured.ratio.value == pytest.approx(1.0, abs=1e-5)
+    assert measured.ratio.mean == pytest.approx(1.0, abs=1e-5)
     assert float(measured.kl.abs().sum() / measured.tokens.sum()) < 1e-6
     assert float(measured.agreeing.sum() / measured.tokens.sum()) > 0.999
 
@@ -230,7 +248,7 @@ class LooksAhead(Mechanism):
 def test_a_plan_that_looks_ahead_is_caught(
     tiny: Model, windows: tuple[Tokens, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert leak_check(tiny, Plan({NARROW: "all"}), windows[0], 0).is_clean
+    assert model_leak(tiny, Plan({NARROW: "all"}), windows[0], 0).is_clean
 
     @contextmanager
     def looking_ahead(plan: Plan, model: Model) -> Iterator[None]:
@@ -239,7 +257,7 @@ def test_a_plan_that_looks_ahead_is_caught(
             yield
 
     monkeypatch.setattr(leak, "apply", looking_ahead)
-    checked = leak_check(tiny, Plan({}), windows[0], 0)
+    checked = model_leak(tiny, Plan({}), windows[0], 0)
     assert not checked.is_clean
     assert checked.change > 10 * checked.allowed
 
@@ -266,6 +284,13 @@ def test_a_trial_is_right_where_the_likeliest_tokens_are_the_answer(tiny: Model)
     likeliest = tiny.run(trial.prompt[None], "logits").logits[0, -1].argmax()
     assert is_right(tiny, replace(trial, answer=likeliest[None]))
     assert not is_right(tiny, replace(trial, answer=(likeliest[None] + 1) % 1000))
+
+
+def test_facts_that_do_not_fit_are_refused(tiny: Model) -> None:
+    filler = gather(tiny, text_of(None), (64,), tokens=64, windows=4, searches=False).test[64][0]
+    for n in (64, 900):
+        with pytest.raises(UsageError, match=f"cannot have {n}"):
+            trial_of(tiny, LOOKUP, 0.5, filler, n, torch.Generator())
 
 
 def test_a_plan_that_sees_nothing_forgets(tiny: Model) -> None:
@@ -319,7 +344,7 @@ def test_the_tables_of_a_search(finding, tiny: Model) -> None:
 def test_sentences_about_recall(finding) -> None:
     """What the original cannot do is named, and does not count."""
     rows = [Recall(64, "passkey", 0.1, 10, 9, 6), Recall(64, "look-up", 0.1, 10, 2, 9)]
-    leak_result = leak.LeakCheck(0.0, 1e-4)
+    leak_result = leak.ModelLeak(0.0, 1e-4)
     headline = headlines({**finding.tables, "recall": recall_table(rows)}, leak_result, "text")[3]
     assert headline.full.startswith("Of 10 facts hidden in texts, the original finds 9 and the plan 6.")
     assert "less than 80 % right: look-up at 64 tokens" in headline.full
@@ -329,7 +354,10 @@ def test_sentences_about_recall(finding) -> None:
 
 def test_the_model_is_as_it_was(tiny: Model, windows: tuple[Tokens, ...]) -> None:
     before = window_nats(tiny, windows[0])
-    EXPERIMENT.run(tiny, Params(replace=(f"L1={NARROW}",), lengths=(64,), repeats=1, new_tokens=2), silent)
+    params = Params(replace=(f"L1={NARROW}",), lengths=(64,), recall_lengths=(2048,), repeats=1, new_tokens=2)
+    by_hand = EXPERIMENT.run(tiny, params, silent)[0]
+    assert any("No recall at 2048 tokens: the context" in warning for warning in by_hand.warnings)
+    assert {headline.figure for headline in by_hand.headlines} <= {"", *(figure.name for figure in by_hand.figures)}
     assert window_nats(tiny, windows[0]) == before
 
 

@@ -19,7 +19,7 @@ from headscope.experiments.intervene.writing import Writing
 from headscope.lenses.focus.lens import State as FocusState
 from headscope.lenses.focus.lens import quantities as focus_quantities
 from headscope.lenses.shared.plots import place
-from headscope.maths.resampling.clustered_mean import Estimate, clustered_mean
+from headscope.maths.resampling.clustered_mean import Estimate, clustered_mean, exponential
 
 # Quantities of the lens `focus` and what they are called here.
 ROWS = {"entropy_share": "entropy_share", "effective_keys": "keys", "diagonal": "self", "first": "first"}
@@ -96,9 +96,9 @@ def _row(variant: Variant, original: Effects, heads: Heads) -> dict[str, float |
     ranges: dict[str, tuple[float, float]] = {}
     if effects.predictions is not None and original.predictions is not None:
         now, before = effects.predictions, original.predictions
-        estimates["perplexity"] = _exp(clustered_mean(now.nats, now.tokens))
+        estimates["perplexity"] = exponential(clustered_mean(now.nats, now.tokens))
         if not is_original:
-            estimates["ratio"] = _exp(clustered_mean(now.nats - before.nats, now.tokens))
+            estimates["ratio"] = exponential(clustered_mean(now.nats - before.nats, now.tokens))
             estimates["kl"] = clustered_mean(now.kl, now.tokens)
     if effects.embedded is not None and not is_original:
         ones = torch.ones(len(effects.embedded.cosine), dtype=torch.float64)
@@ -122,10 +122,6 @@ def _row(variant: Variant, original: Effects, heads: Heads) -> dict[str, float |
     of = sqrt(sum(touched.norm**2 for touched in variant.touched))
     listed = {name: value for name, value in uniform.items() if name in _ORDER}
     return row | listed | {"size": size / of if of > 0 else None}
-
-
-def _exp(nats: Estimate) -> Estimate:
-    return Estimate(*(exp(min(x, 700.0)) for x in (nats.mean, nats.low, nats.high)))
 
 
 def _finite(x: float, low: float = -inf, high: float = inf) -> float | None:

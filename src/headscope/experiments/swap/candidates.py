@@ -7,6 +7,9 @@ computed in one call.
 
 from dataclasses import dataclass
 
+import torch
+
+from headscope.attention.call import Call
 from headscope.attention.mechanism import Mechanism
 from headscope.attention.mechanism_spelling import spelling_of
 from headscope.attention.mechanisms.band_sparse import BandSparse
@@ -15,6 +18,7 @@ from headscope.core import Site
 
 WIDTHS = (64, 256, 1024)
 BLOCKS = TopBlocks(block=64, blocks=8)
+SAMPLED = 256  # queries on which pairs are counted
 FEWEST_FOR_BLOCKS = 2048  # tokens: in a shorter text a query sees most blocks anyway
 
 
@@ -37,7 +41,10 @@ def candidates(site: Site, searched: int, target: int) -> tuple[Candidate, ...]:
         return ()
     bands = [BandSparse(width, 0 if site.causal else width, (0,)) for width in WIDTHS if 2 * width <= searched]
     mechanisms: list[Mechanism] = [*bands, *([BLOCKS] if searched >= FEWEST_FOR_BLOCKS else [])]
-    listed = [Candidate(spelling_of(mechanism), mechanism, _pairs(mechanism, target)) for mechanism in mechanisms]
+    listed = [
+        Candidate(spelling_of(mechanism), mechanism, computed_pairs(mechanism, site, target))
+        for mechanism in mechanisms
+    ]
     cheaper = [candidate for candidate in listed if candidate.pairs < full_pairs(site, target)]
     return tuple(sorted(cheaper, key=lambda candidate: candidate.pairs))
 
@@ -47,5 +54,27 @@ def full_pairs(site: Site, n: int) -> float:
     return n * (n + 1) / 2 if site.causal else float(n * n)
 
 
-def _pairs(mechanism: Mechanism, n: int) -> float:
-    return mechanism.cost(n, 1).flops / 4.0  # two products of two operations for each pair and channel
+def computed_pairs(mechanism: Mechanism, site: Site, n: int) -> float:
+    """The pairs of queries and keys that a mechanism computes on a head of a site, at n tokens.
+
+    The limits of the site count: a window without a right end sees no later key in a causal model. Pairs are counted
+    on `SAMPLED` queries, evenly spread, or on all of a shorter text. Where queries and keys decide, or where the
+    mechanism is no softmax over a set of keys, it is the stated work of calls without limits, as pairs; never more
+    than all pairs.
+
+    Properties:
+        - those of the mask for every mechanism that has one  (tested: test_pairs_are_those_of_the_mask)
+    """
+    full = full_pairs(site, n)
+    d = site.d_head
+    stated = min(full, mechanism.cost(n, d).flops / (4.0 * d))  # two products of two operations for each channel
+    if mechanism.needs_all_queries:
+        return stated
+    count = min(n, SAMPLED)
+    queries = (torch.arange(count)[None] * n + n // 2) // count
+    keys = torch.arange(n)[None]
+    right = 0 if site.causal else None
+    call = Call(torch.zeros(1, 1, count, 1), torch.zeros(1, 1, n, 1), torch.zeros(1, 1, n, 1), 1.0, queries, keys,
+                right=right)  # fmt: skip
+    seen = mechanism.seen(call) if mechanism.supports(call) is None else None
+    return stated if seen is None else float(seen.visible().sum()) * n / count

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from headscope.attention.mechanism_spelling import spelled
 from headscope.core import Finding, Site, TextSpec
 from headscope.corpora import text_of
 from headscope.errors import UsageError
@@ -14,7 +13,7 @@ from headscope.experiments.swap.candidates import candidates, full_pairs
 from headscope.experiments.swap.figures import figures
 from headscope.experiments.swap.head_damage import head_damages
 from headscope.experiments.swap.ladder import ladder
-from headscope.experiments.swap.leak import leak_check
+from headscope.experiments.swap.leak import ModelLeak, model_leak
 from headscope.experiments.swap.material import Material, gather
 from headscope.experiments.swap.quality import quality
 from headscope.experiments.swap.recall import Recall, recall
@@ -100,16 +99,16 @@ class Swap(Experiment[Params]):
             speeds.append(prefill_speed(model, plan, windows[0], params.repeats, progress))
             progress(f"{JUDGING} {length} tokens, part", 2, 2)
         progress(LEAK, 0, 1)
-        leak = leak_check(model, plan, material.test[min(material.test)][0], params.seed)
+        leak = model_leak(model, plan, material.test[min(material.test)][0], params.seed)
         progress(LEAK, 1, 1)
         target = max(material.test)
-        pairs = {name: spelled(name).cost(target, 1).flops / 4.0 for name in plan.replace}
         tables = {
             "quality": quality_table(by_length),
             "speed": speed_table(speeds),
-            "heads": heads_table(model.sites, plan.heads(model.sites), pairs, target),
+            "heads": heads_table(model.sites, plan.heads(model.sites), target),
         }
-        if outcomes := _recalled(model, plan, params, material, progress):
+        outcomes, omissions = _recalled(model, plan, params, material, progress)
+        if outcomes:
             tables["recall"] = recall_table(outcomes)
         tables["texts"] = _texts(model, plan, params, progress)
         if proposal.search is not None:
@@ -122,7 +121,7 @@ class Swap(Experiment[Params]):
             headlines=headlines(tables, leak, material.tested_text.name),
             quantities=head_quantities(),
             method=_method(params, material, proposal),
-            warnings=(*material.omissions, *proposal.warnings, *(() if leak.is_clean else ("The plan looks ahead.",))),
+            warnings=(*material.omissions, *omissions, *proposal.warnings, *_leak_warnings(leak)),
             params=_stated_params(params, material, plan),
         )
 
@@ -207,16 +206,26 @@ def _search_warnings(
     return tuple(warnings)
 
 
-def _recalled(model: Model, plan: Plan, params: Params, material: Material, progress: Step) -> list[Recall]:
-    """Facts hidden in the text of the judgement, at every length that the model has room for."""
-    context = model.spec.context
-    lengths = [n for n in params.recall_lengths if context is None or n <= context]
-    return [
-        outcome
-        for n in lengths
-        for filler in [spread(windows_of(model, material.tested_text, n), TEXTS)]
-        for outcome in recall(model, plan, n, filler, params.seed, progress)
-    ]
+def _leak_warnings(leak: ModelLeak) -> tuple[str, ...]:
+    return () if leak.is_clean else ("The plan looks ahead.",)
+
+
+def _recalled(
+    model: Model, plan: Plan, params: Params, material: Material, progress: Step
+) -> tuple[list[Recall], tuple[str, ...]]:
+    """Facts hidden in the text of the judgement, and at which lengths they could not be hidden."""
+    outcomes: list[Recall] = []
+    omissions: list[str] = []
+    text, context = material.tested_text, model.spec.context
+    for n in params.recall_lengths:
+        windows = windows_of(model, text, n) if context is None or n <= context else None
+        if windows is None:
+            omissions.append(f"No recall at {n} tokens: the context of {model.spec.name} has {context}.")
+        elif not len(windows.full):
+            omissions.append(f"No recall at {n} tokens: {text.name} has {windows.n_tokens}.")
+        else:
+            outcomes += recall(model, plan, n, spread(windows, TEXTS), params.seed, progress)
+    return outcomes, tuple(omissions)
 
 
 def _texts(model: Model, plan: Plan, params: Params, progress: Step) -> pl.DataFrame:

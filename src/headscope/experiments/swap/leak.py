@@ -1,8 +1,8 @@
 """Checks that a plan lets nothing leak from the future: later tokens change no earlier prediction.
 
 The model with the plan reads a window twice, the second time with other tokens in its last part. What it predicts
-before that part may differ by rounding alone. The original is checked in the same way: its own difference is the
-rounding that is allowed, with a small floor.
+before that part may differ by rounding alone: by twice what the original itself differs, or by `_FLOOR`. The check
+of single mechanisms is `attention.leak_check`.
 """
 
 from dataclasses import dataclass
@@ -19,8 +19,8 @@ _FLOOR = 1e-4  # of the largest logit: sums in float32 in another order differ b
 
 
 @dataclass(frozen=True)
-class LeakCheck:
-    """The largest change of an earlier logit, relative to the largest logit, and what rounding allows."""
+class ModelLeak:
+    """The largest change of an earlier logit, relative to the largest logit, and what counts as rounding."""
 
     change: float
     allowed: float
@@ -31,7 +31,7 @@ class LeakCheck:
         return self.change <= self.allowed
 
 
-def leak_check(model: Model, plan: Plan, tokens: Tokens, seed: int) -> LeakCheck:
+def model_leak(model: Model, plan: Plan, tokens: Tokens, seed: int) -> ModelLeak:
     """Change the last third of a window and compare the predictions before it.
 
     Properties:
@@ -42,11 +42,11 @@ def leak_check(model: Model, plan: Plan, tokens: Tokens, seed: int) -> LeakCheck
     other = tokens.clone()
     # Tokens of the window itself in another order: all of them are tokens that the model knows.
     order = torch.randperm(n - cut, generator=torch.Generator().manual_seed(seed))
-    other[cut:] = tokens[:cut][order % cut]
+    other[cut:] = tokens[:cut][order]
     original = _difference(model, tokens, other, cut)
     with apply(plan, model):
         change = _difference(model, tokens, other, cut)
-    return LeakCheck(change, max(_FLOOR, 2 * original))
+    return ModelLeak(change, max(_FLOOR, 2 * original))
 
 
 def _difference(model: Model, tokens: Tokens, other: Tokens, cut: int) -> float:

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headscope.experiments.text_sample import Tokens
-from headscope.maths.resampling.clustered_mean import Estimate, clustered_mean
+from headscope.maths.resampling.clustered_mean import Estimate, clustered_mean, exponential
 from headscope.model.model import Model
 from headscope.model.plans.applied_plan import apply
 from headscope.model.plans.plan import Plan
@@ -23,15 +23,6 @@ from headscope.model.transformers.model_state import restored
 from headscope.model.transformers.probe_inputs import forward_options
 
 _ROWS = 256  # rows of logits that are normalised at a time
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """Perplexity over the original's, with its 95 % interval over windows; the ends are NaN for one window."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -45,10 +36,9 @@ class Quality:
     agreeing: Float[Tensor, " windows"] | None = None
 
     @property
-    def ratio(self) -> Ratio:
-        """The ratio of perplexities."""
-        nats = clustered_mean(self.nats - self.original_nats, self.tokens)
-        return Ratio(*(math.exp(min(end, 700.0)) for end in (nats.mean, nats.low, nats.high)))
+    def ratio(self) -> Estimate:
+        """Perplexity over the original's; the ends are NaN for one window."""
+        return exponential(self.mean(self.nats - self.original_nats))
 
     @property
     def perplexity(self) -> float:

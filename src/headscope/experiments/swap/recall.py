@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import torch
 
+from headscope.errors import UsageError
 from headscope.experiments.text_sample import Tokens
 from headscope.model.model import Model
 from headscope.model.plans.applied_plan import apply
@@ -129,6 +130,12 @@ def _placed(
     answer = with_answer[len(question) :]
     inserts = [(place, _plain(model, fact)) for place, fact in facts]
     room = n - len(with_answer) - sum(len(tokens) for _, tokens in inserts)
+    if room < 1 or len(filler) < room:
+        raise UsageError(
+            f"facts and question of the task {task} have {n - room} tokens, and the text {len(filler)}: together they "
+            f"cannot have {n}",
+            hint="ask in longer texts (--recall-lengths), or give a longer text",
+        )
     parts, start = [], 0
     for place, tokens in inserts:
         cut = max(1, round(place * room))

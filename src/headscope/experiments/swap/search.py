@@ -88,7 +88,7 @@ class Search:
                 nats.append(window_nats(self.model, tokens))
                 if original and len(nats) >= _FEWEST:
                     so_far = quality_of(nats, original[: len(nats)], self.windows[: len(nats)])
-                    if so_far.ratio.value > 1.0 + _HOPELESS * self.allowed and so_far.ratio.low > 1.0 + self.allowed:
+                    if so_far.ratio.mean > 1.0 + _HOPELESS * self.allowed and so_far.ratio.low > 1.0 + self.allowed:
                         break
         step(task, len(self.windows), len(self.windows))
         return nats

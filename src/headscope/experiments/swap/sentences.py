@@ -5,21 +5,27 @@ from typing import Any
 import polars as pl
 
 from headscope.core import Headline
-from headscope.experiments.swap.leak import LeakCheck
+from headscope.experiments.swap.leak import ModelLeak
 from headscope.lenses.shared.effects import ratio_effect, share_effect
 
 Row = dict[str, Any]
 
 
-def headlines(tables: dict[str, pl.DataFrame], leak: LeakCheck, text_name: str) -> tuple[Headline, ...]:
+def headlines(tables: dict[str, pl.DataFrame], leak: ModelLeak, text_name: str) -> tuple[Headline, ...]:
     """Quality, speed, heads, and whether anything leaks."""
     quality = tables["quality"].filter(pl.col("which") == "plan").to_dicts()[-1]
     speed = tables["speed"].filter(pl.col("which") == "plan").to_dicts()[-1]
     recall = _recall(tables["recall"]) if "recall" in tables else ()
-    return (_quality(quality, text_name), _speed(speed), _heads(tables["heads"]), *recall, _leak(leak))
+    return (
+        _quality(quality, text_name, "frontier" if "frontier" in tables else ""),
+        _speed(speed),
+        _heads(tables["heads"]),
+        *recall,
+        _leak(leak),
+    )
 
 
-def _quality(row: Row, text_name: str) -> Headline:
+def _quality(row: Row, text_name: str, figure: str) -> Headline:
     change = 100 * (row["ratio"] - 1)
     windows = f"{row['windows']} window{'' if row['windows'] == 1 else 's'}"
     interval = (
@@ -36,7 +42,7 @@ def _quality(row: Row, text_name: str) -> Headline:
         answer="perplexity over the original's",
         value=f"{row['ratio']:.4f}",
         null="1",
-        figure="frontier",
+        figure=figure,
     )
 
 
@@ -49,7 +55,6 @@ def _speed(row: Row) -> Headline:
         answer="speed-up of the prefill",
         value=f"{row['speedup']:.2f}",
         null="1",
-        figure="speed",
     )
 
 
@@ -92,12 +97,12 @@ def _recall(recall: pl.DataFrame) -> tuple[Headline, ...]:
     )
 
 
-def _leak(leak: LeakCheck) -> Headline:
+def _leak(leak: ModelLeak) -> Headline:
     outcome = (
         "no prediction before them changes" if leak.is_clean else "PREDICTIONS BEFORE THEM CHANGE: the plan looks ahead"
     )
     return Headline(
         full=f"With other tokens in the last third of a window, {outcome} (largest change {leak.change:.1e} of the "
-        f"largest logit; rounding explains {leak.allowed:.1e}).",
+        f"largest logit; up to {leak.allowed:.1e} counts as rounding).",
         short="Nothing leaks from the future." if leak.is_clean else "The plan looks into the future.",
     )

@@ -10,6 +10,7 @@ import inspect
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,20 +57,18 @@ def prefill_speed(model: Model, plan: Plan, tokens: Tokens, repeats: int, step: 
         with torch.no_grad():
             model.hf(input_ids=tokens[None].to(model.hf.device), use_cache=True, **last_alone)
 
-    def swapped() -> None:
-        with apply(plan, model):
-            prefill()
-
-    original_bytes, plan_bytes = peak_bytes(prefill), peak_bytes(swapped)  # which also warms up
-    times: list[tuple[float, float]] = []
+    original_bytes = peak_bytes(prefill)  # which also warms up
+    with apply(plan, model):
+        plan_bytes = peak_bytes(prefill)
+    seconds: dict[bool, list[float]] = {False: [], True: []}
     for turn in range(repeats):
         step(task, turn, repeats)
-        pair = (prefill, swapped) if turn % 2 == 0 else (swapped, prefill)
-        first, second = _seconds(pair[0]), _seconds(pair[1])
-        times.append((first, second) if turn % 2 == 0 else (second, first))
+        for is_swapped in (False, True) if turn % 2 == 0 else (True, False):
+            # Putting the plan in place is no part of a prefill.
+            with apply(plan, model) if is_swapped else nullcontext():
+                seconds[is_swapped].append(_seconds(prefill))
     step(task, repeats, repeats)
-    originals, with_plan = zip(*times, strict=True)
-    return Speed(len(tokens), originals, with_plan, original_bytes, plan_bytes)
+    return Speed(len(tokens), tuple(seconds[False]), tuple(seconds[True]), original_bytes, plan_bytes)
 
 
 def _seconds(run: Callable[[], Any]) -> float:

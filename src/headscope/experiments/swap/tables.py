@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
+from headscope.attention.mechanism_spelling import spelled
 from headscope.core import HeadQuantity, Site
-from headscope.experiments.swap.candidates import full_pairs
-from headscope.experiments.swap.quality import Quality, Ratio
+from headscope.experiments.swap.candidates import computed_pairs, full_pairs
+from headscope.experiments.swap.quality import Quality
 from headscope.experiments.swap.recall import ABLE, Recall
 from headscope.experiments.swap.search import Tried
 from headscope.experiments.swap.speed import Speed
@@ -66,36 +67,28 @@ def speed_table(speeds: Sequence[Speed]) -> pl.DataFrame:
 
 
 def heads_table(
-    sites: Sequence[Site],
-    heads_by_mechanism: Mapping[str, Mapping[Site, Sequence[int]]],
-    pairs: Mapping[str, float],
-    n: int,
+    sites: Sequence[Site], heads_by_mechanism: Mapping[str, Mapping[Site, Sequence[int]]], n: int
 ) -> pl.DataFrame:
-    """A row per head: its mechanism, and the pairs that it computes at n tokens beside the original's.
-
-    `pairs` holds the pairs of each mechanism.
-    """
-    mechanism_of = {
-        (site, head): mechanism
-        for mechanism, heads_by_site in heads_by_mechanism.items()
-        for site, heads in heads_by_site.items()
-        for head in heads
-    }
+    """A row per head: its mechanism, and the pairs that it computes at n tokens over the original's."""
+    mechanism_of: dict[tuple[Site, int], str] = {}
+    share_of: dict[tuple[Site, int], float] = {}
+    for spelling, heads_by_site in heads_by_mechanism.items():
+        mechanism = spelled(spelling)
+        for site, heads in heads_by_site.items():
+            share = computed_pairs(mechanism, site, n) / full_pairs(site, n)
+            mechanism_of |= dict.fromkeys([(site, head) for head in heads], spelling)
+            share_of |= dict.fromkeys([(site, head) for head in heads], share)
     rows = [
         {
             **place(site, head),
             "mechanism": mechanism_of.get((site, head), "original"),
-            "share": _share(site, mechanism_of.get((site, head)), pairs, n),
+            "share": share_of.get((site, head), 1.0),
         }
         for site in sites
         for head in range(site.n_heads)
     ]
     schema = {"stack": _WORD, "kind": _WORD, "layer": _COUNT, "head": _COUNT, "mechanism": _WORD, "share": _FLOAT}
     return pl.DataFrame(rows, schema=schema)
-
-
-def _share(site: Site, mechanism: str | None, pairs: Mapping[str, float], n: int) -> float:
-    return 1.0 if mechanism is None else pairs[mechanism] / full_pairs(site, n)
 
 
 def frontier_table(tried: Sequence[Tried]) -> pl.DataFrame:
@@ -155,8 +148,7 @@ def head_quantities() -> tuple[HeadQuantity, ...]:
     )
 
 
-def _ends(name: str, estimate: Ratio | Estimate) -> dict[str, float | None]:
+def _ends(name: str, estimate: Estimate) -> dict[str, float | None]:
     """A value and its interval, with None for an end that one window does not give."""
-    center = estimate.value if isinstance(estimate, Ratio) else estimate.mean
-    ends = {name: center, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+    ends = {name: estimate.mean, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
     return {column: end if math.isfinite(end) else None for column, end in ends.items()}

@@ -1,7 +1,7 @@
 """Means of values in clusters, with their errors: tokens come in windows of text."""
 
 from dataclasses import dataclass
-from math import nan, sqrt
+from math import exp, nan, sqrt
 
 import torch
 from jaxtyping import Float
@@ -9,6 +9,8 @@ from scipy import stats
 from torch import Tensor
 
 from headscope.errors import UsageError
+
+_LARGEST = 700.0  # whose exponential is still a float
 
 
 @dataclass(frozen=True)
@@ -18,6 +20,11 @@ class Estimate:
     mean: float
     low: float
     high: float
+
+
+def exponential(estimate: Estimate) -> Estimate:
+    """The exponential of a mean and of its ends, bounded so that it is finite: nats as a ratio of perplexities."""
+    return Estimate(*(exp(min(end, _LARGEST)) for end in (estimate.mean, estimate.low, estimate.high)))
 
 
 def clustered_mean(sums: Float[Tensor, " clusters"], counts: Float[Tensor, " clusters"]) -> Estimate:
