@@ -76,5 +76,5 @@ def computed_pairs(mechanism: Mechanism, site: Site, n: int) -> float:
     right = 0 if site.causal else None
     call = Call(torch.zeros(1, 1, count, 1), torch.zeros(1, 1, n, 1), torch.zeros(1, 1, n, 1), 1.0, queries, keys,
                 right=right)  # fmt: skip
-    seen = mechanism.seen(call) if mechanism.supports(call) is None else None
-    return stated if seen is None else float(seen.visible().sum()) * n / count
+    softmax_call = mechanism.seen(call) if mechanism.supports(call) is None else None
+    return stated if softmax_call is None else float(softmax_call.visible().sum()) * n / count
