@@ -11,6 +11,7 @@ from headscope.attention.call import Call, Output
 from headscope.attention.leak_check import leak_check
 from headscope.attention.maps import scores
 from headscope.attention.mechanism import Mechanism, mechanisms
+from headscope.attention.mechanism_spelling import spelled
 from headscope.errors import UsageError
 from tests.attention.calls import KINDS, make, non_contiguous
 from tests.tolerances import BFLOAT16_ROUNDING, MECHANISM_AGREEMENT, ROUNDINGS
@@ -170,6 +171,50 @@ def test_decode_step_equals_prefill_row(mechanism: Mechanism, n: int) -> None:
         assert torch.allclose(got.out[:, :, 0], prefill.out[:, :, row], rtol=0, atol=allowed)
         if got.lse is not None and prefill.lse is not None:
             assert torch.allclose(got.lse[:, :, 0], prefill.lse[:, :, row], atol=2e-6)
+
+
+@every_mechanism
+def test_a_dropped_key_is_never_read_again(mechanism: Mechanism) -> None:
+    """Later queries give the same without the keys that the mechanism lets go, and see every key that it keeps."""
+    n = 3 * LENGTH
+    call = make(n)
+    dropped = torch.zeros(n, dtype=torch.bool)
+    for query in range(0, n, 7):
+        read = mechanism.still_read(torch.arange(n), query)
+        if read is None:
+            assert not bool(dropped.any())
+            continue
+        assert not bool((read & dropped).any())
+        dropped = ~read & (torch.arange(n) < query)
+        later = call.take(slice(query, n), slice(0, n))
+        alike = replace(later, k=later.k[:, :, ~dropped], v=later.v[:, :, ~dropped],
+                        key_positions=later.key_positions[:, ~dropped])  # fmt: skip
+        assert error(mechanism(alike).out, mechanism.definition(later).out) <= tolerance(mechanism, later)
+        masked = mechanism.seen(later)
+        assert masked is not None
+        assert not bool(masked.visible()[..., dropped].any())
+
+
+def test_the_keys_that_bands_keep() -> None:
+    """As many as the formula says, where it can be said in a line."""
+    n = 1000
+    kept = {
+        spelling: int(read.sum())
+        for spelling in (
+            "window(left=64)",
+            "window(left=64, dilation=4)",
+            "band_sparse(left=64, right=0, columns=(0, 7, 990))",
+            "longformer(left=64, right=0, global_positions=(0, 5))",
+        )
+        if (read := spelled(spelling).still_read(torch.arange(n), n)) is not None
+    }
+    assert kept == {
+        "window(left=64)": 64,
+        "window(left=64, dilation=4)": 64,
+        "band_sparse(left=64, right=0, columns=(0, 7, 990))": 66,
+        "longformer(left=64, right=0, global_positions=(0, 5))": 66,
+    }
+    assert spelled("longformer(left=64, right=0, global_positions=(0, 1500))").still_read(torch.arange(n), n) is None
 
 
 @pytest.mark.parametrize("kind", LIMITED)

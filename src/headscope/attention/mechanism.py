@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from headscope.attention.call import Call, Output
@@ -100,6 +100,18 @@ class Mechanism(ABC):
         The call has all queries where the mechanism needs them.
         """
         return self(call).out[:, :, -count:]
+
+    def still_read(self, keys: Int[Tensor, " keys"], query: int) -> Bool[Tensor, " keys"] | None:
+        """Which of the keys at these positions a query at `query` or later may read; None: any of them.
+
+        A cache drops the others. A key that is not read any more is not read again. Where heads have parameters of
+        their own it is None: heads whose keys are dropped attend group by group.
+
+        Properties:
+            - only keys that no later query sees go, and for good  (tested: test_a_dropped_key_is_never_read_again)
+        """
+        del keys, query
+        return None
 
     def parts(self, call: Call) -> dict[str, Bool[Tensor, "mask_batch mask_heads queries keys"]]:
         """The sets of pairs of the mechanism, by name, for pictures.

@@ -98,6 +98,13 @@ class BandSparse(Pattern):
             return near | self.rows.hold(queries, keys)
         return near | torch.isin(keys, torch.tensor(self.columns, dtype=torch.long, device=keys.device))
 
+    def still_read(self, keys: Int[Tensor, " keys"], query: int) -> Bool[Tensor, " keys"] | None:
+        """The last `left` keys and the columns; lists may name any key."""
+        if self.left is None or self.rows is not None:
+            return None
+        columns = torch.tensor(self.columns, dtype=torch.long, device=keys.device)
+        return (query - keys <= self.left) | torch.isin(keys, columns)
+
     def parts(self, call: Call) -> dict[str, Bool[Tensor, "mask_batch mask_heads queries keys"]]:
         """The band alone, and the band with the pairs outside of it."""
         band = replace(self, columns=(), rows=None)

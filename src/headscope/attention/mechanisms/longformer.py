@@ -94,6 +94,13 @@ class Longformer(Pattern):
         near = torch.ones_like(ahead, dtype=torch.bool) if self.left is None else ahead <= self.left
         return allowed | (near if self.right is None else near & (ahead >= -self.right))
 
+    def still_read(self, keys: Int[Tensor, " keys"], query: int) -> Bool[Tensor, " keys"] | None:
+        """The last `left` keys and the global ones; all of them until the last global query has asked."""
+        if self.left is None or query <= max(self.global_positions, default=-1):
+            return None
+        global_positions = torch.tensor(self.global_positions, dtype=torch.long, device=keys.device)
+        return (query - keys <= self.left) | torch.isin(keys, global_positions)
+
     def parts(self, call: Call) -> dict[str, Bool[Tensor, "mask_batch mask_heads queries keys"]]:
         """The window, and the window with the global rows and columns."""
         return {"window": replace(self, global_positions=()).seen(call).visible(), "global": self.seen(call).visible()}

@@ -18,6 +18,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
 
 from headscope.attention.call import Call, Output
 from headscope.attention.mechanism import Cost, Mechanism
@@ -96,6 +98,13 @@ class Window(Mechanism):
         """The call narrowed to the window."""
         narrowed = call.within(self.left, self.right)
         return narrowed if set(self._dilations) == {1} else _stepped(narrowed, self._dilations)
+
+    def still_read(self, keys: Int[Tensor, " keys"], query: int) -> Bool[Tensor, " keys"] | None:
+        """Those within `left` of the next query whose distance is a multiple of the dilation."""
+        if self.left is None or isinstance(self.dilation, tuple):
+            return None
+        nearest = (query - keys + self.dilation - 1).div(self.dilation, rounding_mode="floor") * self.dilation
+        return nearest <= self.left
 
     def definition(self, call: Call) -> Output:
         """The dense mask of band and dilation, in float64."""

@@ -4,6 +4,9 @@
     print(swapped.generate("Call me"))         # prefill and cached steps go through the plan
     swapped.close()                            # or: with hs.apply(…) as swapped:
 
+Where all heads of a kv group attend through bands, a cache drops the keys and values that none of them will read again;
+`undropped` says where it could not.
+
 A plan is a session that stays open. It belongs to the thread that opened it: forwards of other threads run the model as
 it is.
 """
@@ -39,13 +42,18 @@ class AppliedPlan:
             (Selection.parse(selection_text(heads)), spelled(mechanism))
             for mechanism, heads in plan.heads(model.sites).items()
         ]
-        session = self._stack.enter_context(model.session())
+        self._session = session = self._stack.enter_context(model.session())
         try:
             for selection, mechanism in rules:
                 session.replace(selection, mechanism)
         except BaseException:
             self._stack.close()
             raise
+
+    @property
+    def undropped(self) -> dict[str, str]:
+        """The sites whose caches kept keys that no head reads, so far, and why."""
+        return {site.label: reason for site, reason in self._session.live.key_dropping.reasons.items()}
 
     def close(self) -> None:
         """Take the plan out; harmless when it is out already."""

@@ -26,6 +26,7 @@ from headscope.model.session.captures import (
     TokenMapQuantity,
 )
 from headscope.model.session.changes import Change, Window
+from headscope.model.session.key_dropping import Part
 from headscope.model.session.past_queries import PastQueries
 from headscope.model.session.registered import Registered
 from headscope.model.session.text_windows import TextWindows
@@ -52,8 +53,8 @@ class AttentionCalls:
         self.z.clear()
         self.path_inputs.clear()
 
-    def answer(self, site: Site, call: Call) -> Tensor:
-        """What the heads of a site give."""
+    def answer(self, site: Site, call: Call, stored: Sequence[Part] | None = None) -> Tensor:
+        """What the heads of a site give; `stored`: the calls of its parts, where a cache has dropped keys."""
         call = self._patched_inputs(site, self._with_own_inputs(site, call, shared=True))
         call = self._with_inputs_in_graph(site, call)
         self._capture_inputs(site, call)
@@ -64,7 +65,7 @@ class AttentionCalls:
         # The output never comes from a map or a pass that someone asked to see: another order of the same sums would
         # round otherwise, and every number behind it would depend on who is watching. A gradient with respect to a map
         # is the exception: there must be a map to differentiate by.
-        out = self._attended(site, call) if maps is None else _mixed_by(maps[1], call)
+        out = self._attended(site, call, stored) if maps is None else _mixed_by(maps[1], call)
         return self._finished(site, self._with_changed_maps(site, call, out))
 
     def _patched_inputs(self, site: Site, call: Call, is_there: InputFilter = lambda quantity: True) -> Call:
@@ -255,15 +256,20 @@ class AttentionCalls:
             self._uniform[key] = call, rows
         return self._uniform[key][1]
 
-    def _attended(self, site: Site, call: Call) -> Tensor:
-        groups = self._groups(site, tuple(range(site.n_heads)))
-        if len(groups) == 1:
-            return self._mixed(site, next(iter(groups)), call)
+    def _attended(self, site: Site, call: Call, stored: Sequence[Part] | None) -> Tensor:
+        whole = [(call, tuple(range(site.n_heads)), False)]
+        pieces = [
+            (None if reads_all else mechanism, group, _piece(part, heads, group, unlimited=reads_all))
+            for part, heads, reads_all in stored or whole
+            for mechanism, group in self._groups(site, heads).items()
+        ]
+        if len(pieces) == 1:
+            return self._mixed(site, pieces[0][0], pieces[0][2])
         batch, n_heads, queries, _ = call.q.shape
         # Token after token, as transformers reads it: another order would be copied once more.
         out = call.q.new_empty(batch, queries, n_heads, call.v.shape[3]).transpose(1, 2)
-        for mechanism, heads in groups.items():
-            out[:, list(heads)] = self._mixed(site, mechanism, _of_heads(call, heads))
+        for mechanism, group, piece in pieces:
+            out[:, list(group)] = self._mixed(site, mechanism, piece)
         return out
 
     def _mixed(self, site: Site, mechanism: Mechanism | None, call: Call) -> Tensor:
@@ -314,6 +320,12 @@ class AttentionCalls:
                     else:
                         capture.keep(quantity, site, tensor, window)
         return out
+
+
+def _piece(part: Call, heads: Heads, group: Heads, *, unlimited: bool) -> Call:
+    """The call of a group of the heads of a part; `unlimited`: without limits that hide nothing from it."""
+    part = replace(part, left=None, right=None) if unlimited else part
+    return part if len(group) == len(heads) else _of_heads(part, tuple(heads.index(head) for head in group))
 
 
 def _of_heads(call: Call, heads: Heads) -> Call:

@@ -17,6 +17,7 @@ from headscope.core.site import Site
 from headscope.errors import CaptureError
 from headscope.model.session.attention_calls import AttentionCalls
 from headscope.model.session.captures import QUANTITIES, Quantity, quantities_named
+from headscope.model.session.key_dropping import KeyDropping
 from headscope.model.session.path_patches import PathPatches
 from headscope.model.session.place_taps import PlaceTaps
 from headscope.model.session.registered import Registered
@@ -54,6 +55,9 @@ class LiveModel:
         self.paths = PathPatches(
             model, self.windows, self.attention_calls, self.is_live, self.suspended, self.inputs_of
         )
+        self.key_dropping = KeyDropping(
+            self.hf, model.sites, self.registered, self.is_live, lambda: bool(self.paths.patches)
+        )
         self._suspended = 0
         self._depth = 0
         self._stack = ExitStack()
@@ -70,6 +74,7 @@ class LiveModel:
     def close(self) -> None:
         """Leave the model as it was."""
         self.taps.close()
+        self.key_dropping.close()
         self.paths.rewind(0)
         self._stack.close()
 
@@ -138,6 +143,7 @@ class LiveModel:
         """What is registered has changed."""
         with self.model.lock:
             self.taps.refresh()
+            self.key_dropping.refresh()
 
     def _begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not self.is_live():
@@ -185,7 +191,9 @@ class LiveModel:
         site = self._site_of(raw.module)
         offset = self.windows.position.offset(site.stack)
         call = self.reader.call(raw, query_offset=offset, cross=site.kind == "cross")
-        finished = as_transformers(self.attention_calls.answer(site, call))
+        stored = self.key_dropping.parts(site, raw, call)
+        finished = as_transformers(self.attention_calls.answer(site, call, stored))
+        self.key_dropping.settle(site, raw)
         self.attended_to()
         return finished
 

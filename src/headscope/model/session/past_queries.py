@@ -48,13 +48,19 @@ class PastQueries:
         if call.mask is not None or call.bias is not None:
             raise _refusal(site, mechanism, "this family hands a mask or bias over for the newest queries only")
         n_keys = min(earlier.k.shape[2], call.k.shape[2])
-        if not torch.equal(earlier.k[:, :, :n_keys], call.k[:, :, :n_keys]):
+        if not torch.equal(*(_by_heads(k, call.q.shape[1])[:, :, :n_keys] for k in (earlier.k, call.k))):
             raise _refusal(site, mechanism, "the cached keys are not those that it saw then (a beam search moves them)")
         return replace(
             call,
             q=torch.cat([earlier.q[:, :, :offset], call.q], dim=2),
             query_positions=torch.cat([earlier.positions[:, :offset], call.query_positions], dim=1),
         )
+
+
+def _by_heads(k: Tensor, n_heads: int) -> Tensor:
+    """The keys of each head: heads may share them in one call and have copies of their own in another."""
+    batch, kv_heads, keys, width = k.shape
+    return k[:, :, None].expand(batch, kv_heads, n_heads // kv_heads, keys, width).flatten(1, 2)
 
 
 def _refusal(site: Site, mechanism: Mechanism, why: str) -> CaptureError:

@@ -154,6 +154,7 @@ class Session:
                     hint="select self-attention alone",
                 )
         live.registered.replacements.append(Replacement(selected, mechanism))
+        live.refresh()
 
     def ablate(self, at: Where) -> None:
         """Zero the output (z) of the selected heads."""

@@ -95,8 +95,11 @@ def own_attention(call: Call) -> Float[Tensor, "batch heads queries d_value"]:
     differently, and every number of later layers would follow. A small map is stored and multiplied with the values, as
     transformers' eager attention does, so that maps agree with its own to the last bits in deep layers too. A larger
     one goes through the fused kernel, and its deep layers agree with eager ones as well as transformers' own sdpa does.
+    So does a single query, the step of a generation with a cache: to store its map, the keys are copied for each head
+    that shares them, which takes up to ten times as long as the kernel.
     """
-    if call.q.shape[2] * call.k.shape[2] > SMALL_MAP or torch.is_autocast_enabled(call.q.device.type):
+    queries, keys = call.q.shape[2], call.k.shape[2]
+    if queries == 1 or queries * keys > SMALL_MAP or torch.is_autocast_enabled(call.q.device.type):
         return DENSE(call).out
     return pattern(call).to(call.v.dtype) @ call.v.repeat_interleave(call.groups, dim=1)
 
