@@ -5,7 +5,6 @@ Keys that come later are all there until the next trimming. So what a cache hold
 and its length, and layers with the same readers share the answer.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -32,7 +31,8 @@ class StoredKeys:
         return len(self.positions)
 
 
-def readers_of(mechanisms: Iterable[Mechanism | None]) -> Readers:
+@lru_cache(maxsize=_REMEMBERED)
+def readers_of(mechanisms: tuple[Mechanism | None, ...]) -> Readers:
     """The readers of keys that heads attend to through these mechanisms; None is the model's own attention.
 
     A mechanism that may read any key, now or later, makes all of them stay.

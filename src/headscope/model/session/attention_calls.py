@@ -41,6 +41,7 @@ class AttentionCalls:
     def __init__(self, registered: Registered, windows: TextWindows) -> None:
         self._registered, self._windows = registered, windows
         self._past = PastQueries()
+        self._groups_of: dict[tuple[Site, Heads], dict[Mechanism | None, Heads]] = {}
         self._uniform: dict[tuple[object, ...], tuple[Call, RowStatistics]] = {}
         # What the heads gave at the site that attended last: their parts of its output are computed from it.
         self.z: dict[Site, Tensor] = {}
@@ -53,8 +54,14 @@ class AttentionCalls:
         self.z.clear()
         self.path_inputs.clear()
 
+    def refresh(self) -> None:
+        """Other heads may have been replaced."""
+        self._groups_of.clear()
+
     def answer(self, site: Site, call: Call, stored: Sequence[Part] | None = None) -> Tensor:
         """What the heads of a site give; `stored`: the calls of its parts, where a cache has dropped keys."""
+        if self._registered.is_silent and not self.path_inputs:
+            return self._ended(site, self._attended(site, call, stored))
         call = self._patched_inputs(site, self._with_own_inputs(site, call, shared=True))
         call = self._with_inputs_in_graph(site, call)
         self._capture_inputs(site, call)
@@ -215,6 +222,13 @@ class AttentionCalls:
         return parts
 
     def _groups(self, site: Site, heads: Heads) -> dict[Mechanism | None, Heads]:
+        if not self._registered.replacements:
+            return {None: heads}
+        if (site, heads) not in self._groups_of:
+            self._groups_of[site, heads] = self._grouped(site, heads)
+        return self._groups_of[site, heads]
+
+    def _grouped(self, site: Site, heads: Heads) -> dict[Mechanism | None, Heads]:
         mechanisms = self._registered.mechanisms(site)
         if not mechanisms:
             return {None: heads}
@@ -259,7 +273,7 @@ class AttentionCalls:
     def _attended(self, site: Site, call: Call, stored: Sequence[Part] | None) -> Tensor:
         whole = [(call, tuple(range(site.n_heads)), False)]
         pieces = [
-            (None if reads_all else mechanism, group, _piece(part, heads, group, unlimited=reads_all))
+            (None if reads_all else mechanism, group, _piece(part, heads, group))
             for part, heads, reads_all in stored or whole
             for mechanism, group in self._groups(site, heads).items()
         ]
@@ -302,7 +316,9 @@ class AttentionCalls:
                 out = quantity.write(out, self._patched(before, site, change, window))
         if ablated := self._registered.ablated(site):
             out = with_heads(out, ablated, torch.zeros((), dtype=out.dtype, device=out.device))
-        out = self._capture_output(site, out)
+        return self._ended(site, self._capture_output(site, out))
+
+    def _ended(self, site: Site, out: Tensor) -> Tensor:
         self.z.clear()  # its output passes before the next site attends: the memory of a forward is one site's
         self.z[site] = out
         return out
@@ -322,9 +338,8 @@ class AttentionCalls:
         return out
 
 
-def _piece(part: Call, heads: Heads, group: Heads, *, unlimited: bool) -> Call:
-    """The call of a group of the heads of a part; `unlimited`: without limits that hide nothing from it."""
-    part = replace(part, left=None, right=None) if unlimited else part
+def _piece(part: Call, heads: Heads, group: Heads) -> Call:
+    """The call of a group of the heads of a part."""
     return part if len(group) == len(heads) else _of_heads(part, tuple(heads.index(head) for head in group))
 
 

@@ -9,7 +9,6 @@ captures, streams or patches that need all keys.
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -142,7 +141,9 @@ def _readerships(site: Site, mechanisms: Mapping[int, Mechanism]) -> tuple[Any, 
 
     kv_heads_by_readers: dict[Readers, list[int]] = {}
     for kv_head in range(site.n_kv_heads):
-        readers = readers_of(mechanisms.get(head) for head in range(site.n_heads) if site.kv_head(head) == kv_head)
+        readers = readers_of(
+            tuple(mechanisms.get(head) for head in range(site.n_heads) if site.kv_head(head) == kv_head)
+        )
         kv_heads_by_readers.setdefault(readers, []).append(kv_head)
     if set(kv_heads_by_readers) == {EVERYTHING}:
         return ()
@@ -158,25 +159,27 @@ def _part(call: Call, store: Any, base: int, length: int) -> Part:
     positions = stored.positions.to(call.key_positions.device)
 
     def of_heads(x: Tensor | None) -> Tensor | None:
-        if x is None:
-            return None
-        x = x if x.shape[1] == 1 else x[:, own]
-        return x if x.shape[3] == len(positions) else x[..., positions]
+        return None if x is None else (x if x.shape[1] == 1 else x[:, own])[..., positions]
 
-    part = replace(
-        call,
+    is_read_whole = call.plain and call.q.shape[2] == 1 and call.left is None
+    reads_all = is_read_whole and reads_all_stored(store.of.readers, base, length)
+    part = Call(
         q=call.q[:, own],
         k=store.keys,
         v=store.values,
+        scale=call.scale,
+        query_positions=call.query_positions,
         key_positions=positions[None],
+        left=call.left,
+        right=None if reads_all else call.right,
         key_padding=None if call.key_padding is None else call.key_padding[:, positions],
         mask=of_heads(call.mask),
         bias=of_heads(call.bias),
+        softcap=call.softcap,
         sinks=None if call.sinks is None else call.sinks[own],
     )
     part.__dict__["offset"] = None if stored.first is None or call.offset is None else call.offset - stored.first
-    is_single = call.q.shape[2] == 1 and call.plain and call.left is None
-    return part, heads, is_single and reads_all_stored(store.of.readers, base, length)
+    return part, heads, reads_all
 
 
 def _refusal(site: Site) -> CaptureError:

@@ -143,6 +143,7 @@ class LiveModel:
         """What is registered has changed."""
         with self.model.lock:
             self.taps.refresh()
+            self.attention_calls.refresh()
             self.key_dropping.refresh()
 
     def _begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -46,6 +46,12 @@ class Registered:
         del self.replacements[n_replacements:]
         self.changes[:] = changes
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether nothing is shown or changed in an attention call, but for mechanisms that take another's place."""
+        is_ablated = any(replacement.mechanism is None for replacement in self.replacements)
+        return not (self.captures or self.streams or self.changes or is_ablated)
+
     def mechanisms(self, site: Site) -> dict[int, Mechanism]:
         """The mechanism of each replaced head; the last one asked for stands."""
         return {

@@ -22,12 +22,13 @@ class ForwardPosition:
         self._real: dict[Stack, Tensor | None] = {}
         self._tokens: Tensor | None = None
         self._tokens_by_stack: dict[Stack, Tensor] = {}
+        self._signatures: dict[int, tuple[Any, inspect.Signature]] = {}
         self.continues = False
         self.n_texts = 0
 
     def read_model(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Read the arguments of a forward of the whole model."""
-        arguments = _arguments(module, args, kwargs)
+        arguments = self._arguments(module, args, kwargs)
         cache = arguments.get("past_key_values")
         self._cached_tokens = 0 if cache is None else int(cache.get_seq_length())
         self._read_tokens(arguments)
@@ -52,7 +53,17 @@ class ForwardPosition:
 
     def read_encoder(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Read the arguments of an encoder's forward, which generation runs separately."""
-        self._real["enc"] = _two_dimensional(_arguments(module, args, kwargs).get("attention_mask"))
+        self._real["enc"] = _two_dimensional(self._arguments(module, args, kwargs).get("attention_mask"))
+
+    def _arguments(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of a forward by name, including those it passes on."""
+        forward, signature = self._signatures.get(id(module), (None, None))
+        if signature is None or forward != module.forward:
+            # Reading a signature takes as long as the attention of a layer in a step of generation.
+            signature = inspect.signature(module.forward)
+            self._signatures[id(module)] = module.forward, signature
+        bound = signature.bind_partial(*args, **kwargs).arguments
+        return {**bound, **bound.get("kwargs", {})}
 
     def tokens_of(self, site: Site, n_keys: int) -> Int[Tensor, "batch keys"] | None:
         """The tokens at the keys of a site; None where its keys are not those of the tokens just read."""
@@ -69,10 +80,6 @@ class ForwardPosition:
         return None if real is None or real.shape[1] < queries else real[:, -queries:].bool()
 
 
-def _arguments(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a forward by name, including those it passes on."""
-    bound = inspect.signature(module.forward).bind_partial(*args, **kwargs).arguments
-    return {**bound, **bound.get("kwargs", {})}
 
 
 def _two_dimensional(mask: Any) -> Tensor | None:
