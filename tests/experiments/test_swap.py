@@ -17,17 +17,22 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import headscope as hs
 from headscope.attention.call import Call, Output
+from headscope.attention.fitting import output_error
+from headscope.attention.maps import pattern
 from headscope.attention.mechanism import Cost, Mechanism, mechanisms
 from headscope.attention.mechanisms.band_sparse import BandSparse
 from headscope.attention.mechanisms.dense import Dense
+from headscope.attention.mechanisms.linear import Linear
+from headscope.attention.mechanisms.longformer import Longformer
 from headscope.attention.mechanisms.window import Window
 from headscope.core import Site
 from headscope.core.selection import Selection
 from headscope.corpora import Text, text_of
 from headscope.errors import UsageError
-from headscope.experiments.swap import journal, leak, yardstick
+from headscope.experiments.swap import fitting, journal, leak, yardstick
 from headscope.experiments.swap.candidates import Candidate, candidates, computed_pairs, full_pairs
 from headscope.experiments.swap.experiment import EXPERIMENT
+from headscope.experiments.swap.fitting import fitted
 from headscope.experiments.swap.head_damage import call_of, damage, head_damages
 from headscope.experiments.swap.ladder import Ladder, LadderStep, ladder
 from headscope.experiments.swap.leak import model_leak
@@ -65,6 +70,14 @@ NARROW = "band_sparse(left=32, right=0, columns=(0,))"
 @pytest.fixture(scope="module")
 def tiny() -> Model:
     return hs.open("tiny")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _own_journals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No search of a test goes on where another run of the tests stopped."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(journal, "cache_folder", lambda: tmp_path_factory.mktemp("cache"))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -498,7 +511,7 @@ def test_damaged_lines_of_a_journal_count_as_none(tmp_path: Path) -> None:
 
 
 def test_other_weights_have_another_journal(tiny: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HEADSCOPE_CACHE", str(tmp_path))
+    monkeypatch.setattr(journal, "cache_folder", lambda: tmp_path)
     file = journal.journal_of(tiny, "perplexity").file
     with tiny.edit() as edit:
         edit.scale_spectrum("q", 1.0 + 1e-3, at="L1.H3")
@@ -560,6 +573,74 @@ def test_flops_are_those_that_torch_counts(tiny: Model) -> None:
     replaced = 2 * tiny.sites[1].n_heads
     saved = replaced * (n * (n + 1) / 2 - (16 * n - 120))
     assert forward_flops(tiny, Plan({}), n) - forward_flops(tiny, narrow, n) == 4 * tiny.sites[0].d_head * saved
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("count", [1, 3])
+def test_fitted_columns_carry_the_most_mass(causal: bool, count: int) -> None:
+    calls = [random_call(24, causal, seed) for seed in range(2)]
+    band = BandSparse(2, 0 if causal else 2)
+    fitted_band = replace(band, columns=tuple(range(count))).fit(calls)
+
+    def mass(columns: tuple[int, ...]) -> float:
+        seen = [(pattern(call), replace(band, columns=columns).seen(call).visible()) for call in calls]
+        return sum(float(weights.masked_fill(~allowed, 0.0).double().sum()) for weights, allowed in seen)
+
+    best = max(mass(columns) for columns in itertools.combinations(range(24), count))
+    assert len(fitted_band.columns) == count
+    assert mass(fitted_band.columns) == pytest.approx(best)
+    longformer = Longformer(2, 0 if causal else 2, tuple(range(count))).fit(calls)
+    assert longformer.global_positions == fitted_band.columns
+
+
+def random_call(n: int, causal: bool, seed: int) -> Call:
+    generator = torch.Generator().manual_seed(seed)
+    q, k, v = (torch.randn(1, 1, n, 8, generator=generator) for _ in range(3))
+    positions = torch.arange(n)[None]
+    return Call(2 * q, k, v, 1.0, positions, positions, right=0 if causal else None)
+
+
+def test_a_fit_keeps_the_kind() -> None:
+    """Over all mechanisms; a fitted linear attention is nearer to dense attention than any other feature map."""
+    calls = [random_call(40, True, 0)]
+    for kind in mechanisms().values():
+        for example in kind.examples(40):
+            if example.supports(calls[0]) is None:
+                assert type(example.fit(calls)) is type(example)
+    errors = {name: output_error(Linear(name), calls) for name in ("elu", "relu", "taylor")}
+    assert errors[Linear("elu").fit(calls).feature] == min(errors.values())
+    assert Linear("random").fit(calls) == Linear("random")
+    assert output_error(Dense(), calls) == 0.0
+
+
+def test_a_fit_keeps_the_heads(tiny: Model, windows: tuple[Tokens, ...]) -> None:
+    plan = Plan({"band_sparse(left=4, right=0, columns=(5, 9))": "L1.H2,L2", "window(left=8)": "L3"})
+    better = fitted(tiny, plan, windows[:2], silent)
+    before, after = ({(s, h) for heads in p.heads(tiny.sites).values() for s, hs_ in heads.items() for h in hs_}
+                     for p in (plan, better))  # fmt: skip
+    assert before == after
+    assert better.replace["window(left=8)"] == "L3"
+    assert better.origin["fitted"]
+    # Heads rest on the first token, so some of them choose it.
+    assert any("columns=(0," in spelling for spelling in better.replace)
+
+
+def test_a_fit_finds_a_planted_column(tiny: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A head whose keys at one position outweigh all others gets this column."""
+    site = tiny.sites[1]
+    call = random_call(32, True, 0)
+    call = replace(call, q=torch.ones_like(call.q), k=call.k * 0.1)
+    call.k[0, 0, 7] = 3.0
+    whole = replace(call, **{name: getattr(call, name).expand(1, site.n_heads, -1, -1) for name in ("q", "k", "v")})
+    monkeypatch.setattr(fitting, "_calls", lambda *arguments: [whole])
+    plan = fitted(tiny, Plan({"band_sparse(left=2, right=0, columns=(0,))": "L1.H3"}), [], silent)
+    assert plan.replace == {"band_sparse(left=2, right=0, columns=(7,))": "L1.H3"}
+
+
+def test_fitting_needs_the_split_fit(tiny: Model) -> None:
+    text = Text("moby-dick:test", ("a b " * 400,))
+    with pytest.raises(UsageError, match="fitted on the split fit"):
+        gather(tiny, text, (64,), tokens=64, windows=4, searches=False, fits=True)
 
 
 @pytest.fixture(scope="module")

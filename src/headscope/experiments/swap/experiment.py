@@ -1,7 +1,7 @@
 """Swap: a plan by hand, from a file or by search, judged on text that nobody searched."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
@@ -11,6 +11,7 @@ from headscope.errors import UsageError
 from headscope.experiments.experiment import Display, Experiment, Passage, short_table
 from headscope.experiments.swap.candidates import candidates, full_pairs
 from headscope.experiments.swap.figures import figures
+from headscope.experiments.swap.fitting import fitted
 from headscope.experiments.swap.head_damage import head_damages
 from headscope.experiments.swap.journal import journal_of
 from headscope.experiments.swap.ladder import ladder
@@ -88,8 +89,11 @@ class Swap(Experiment[Params]):
         yardstick = yardstick_of(model)
         ready = _ready_plan(model, params)
         sizes = {"tokens": params.tokens, "windows": params.windows}
-        material = gather(model, text_of(params.text), params.lengths, searches=bool(params.budget), **sizes)
+        text, searches = text_of(params.text), bool(params.budget)
+        material = gather(model, text, params.lengths, searches=searches, fits=params.fit, **sizes)
         proposal = _searched(model, params, material, yardstick, progress) if ready is None else Proposal(ready)
+        if params.fit:
+            proposal = replace(proposal, plan=fitted(model, proposal.plan, material.fit, progress))
         if params.save:
             proposal.plan.write(params.save)
         judge = self._judged_writer if isinstance(yardstick, Perplexity) else self._judged_encoder
@@ -302,6 +306,7 @@ def _stated_params(params: Params, material: Material, plan: Plan) -> dict[str, 
         "plan": params.plan or None,
         "budget": params.budget or None,
         "recall": params.recall or None,
+        "fit": params.fit,
         "tokens": params.tokens,
         "windows": params.windows,
         "lengths": ",".join(map(str, material.test)),

@@ -9,8 +9,10 @@ interrupted or not.
 import contextlib
 import hashlib
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +66,8 @@ class Journal:
 
 def journal_of(model: Model, yardstick: str) -> Journal:
     """The journal of a model in this environment, with what earlier searches left in it."""
-    from headscope import __version__
-
-    circumstances = [yardstick, __version__, torch.__version__, torch.get_num_threads(), weights_sha256(model.hf)]
+    versions = [version("headscope"), torch.__version__, os.environ.get("HEADSCOPE_COMPILED", "")]
+    circumstances = [yardstick, *versions, torch.get_num_threads(), weights_sha256(model.hf)]
     file = cache_folder() / FOLDER / f"{_digest(circumstances)[:32]}.json"
     entries = read_entries(file)
     return Journal(file, entries, len(entries))

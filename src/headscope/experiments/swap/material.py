@@ -47,7 +47,7 @@ class Material:
 
 
 def gather(
-    model: Model, text: Text, lengths: tuple[int, ...], *, tokens: int, windows: int, searches: bool
+    model: Model, text: Text, lengths: tuple[int, ...], *, tokens: int, windows: int, searches: bool, fits: bool = False
 ) -> Material:
     """The windows of each purpose.
 
@@ -73,6 +73,14 @@ def gather(
                 omissions.append(f"Not searched at {longer} tokens: {parts['search'].name} has {cut.n_tokens}.")
         longest = min(max(search), FITTED_TOKENS)
         fit = _windows(model, parts["fit"], longest, FITTED, fewest=1)
+    elif fits:
+        if is_part:
+            raise UsageError(
+                f"mechanisms are fitted on the split fit of a text, and {text.name} is one split already",
+                hint=f"name the whole text: --text {text.name.rpartition(':')[0]}",
+            )
+        length = min(tokens, model.spec.context or tokens, FITTED_TOKENS)
+        fit = _windows(model, parts["fit"], length, FITTED, fewest=1)
     return Material(fit, search, by_length, tested, parts.get("search"), omissions)
 
 

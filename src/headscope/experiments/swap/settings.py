@@ -60,6 +60,10 @@ class Params:
             "metavar": "PERCENT",
         },
     )
+    fit: bool = field(
+        default=False,
+        metadata={"help": "choose columns, global positions and features for each head, from its activations"},
+    )
     save: str = field(default="", metadata={"help": "write the plan into this file", "metavar": "FILE"})
     text: "Text | None" = field(
         default=None,
