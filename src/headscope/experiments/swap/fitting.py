@@ -1,8 +1,8 @@
 """Fits the mechanisms of a plan to the heads that get them, layer by layer.
 
-The rule of a plan says how many columns or global positions a mechanism has; the head's own queries, keys and values say
-which suit it. They are captured with the plan in place in the layers before, so that a head is fitted to what it will
-be given.
+The rule of a plan says how many columns or global positions a mechanism has; the head's own queries, keys and values
+say which suit it. They are captured with the plan in place in the layers before, so that a head is fitted to what it
+will be given.
 """
 
 from collections.abc import Sequence
