@@ -114,7 +114,7 @@ class Perplexity(Yardstick):
         return loss.mean > _HOPELESS * allowed and loss.low > allowed
 
     def scalar(self, answer: Any, generator: torch.Generator) -> Tensor:
-        """The log-probability of tokens that the model itself draws, at late positions: no other depends on late heads."""
+        """The log-probability of tokens that the model draws itself, at late positions, where late heads reach."""
         n: int = answer.logits.shape[1]
         log_p = torch.log_softmax(answer.logits[0, n - n // LATE :].float(), -1)
         labels = torch.multinomial(log_p.detach().exp().cpu(), 1, generator=generator).to(log_p.device)
