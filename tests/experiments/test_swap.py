@@ -1,41 +1,63 @@
 """Swap: the ladder's laws, predicted damage against measured divergence, the search, the judgement, bad input."""
 
 import itertools
+import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import ClassVar
 
 import polars as pl
 import pytest
 import torch
 from scipy.stats import spearmanr
+from torch.utils.flop_counter import FlopCounterMode
 
 import headscope as hs
 from headscope.attention.call import Call, Output
+from headscope.attention.fitting import output_error
+from headscope.attention.maps import pattern
 from headscope.attention.mechanism import Cost, Mechanism, mechanisms
 from headscope.attention.mechanisms.band_sparse import BandSparse
 from headscope.attention.mechanisms.dense import Dense
+from headscope.attention.mechanisms.linear import Linear
+from headscope.attention.mechanisms.longformer import Longformer
 from headscope.attention.mechanisms.window import Window
 from headscope.core import Site
 from headscope.core.selection import Selection
 from headscope.corpora import Text, text_of
 from headscope.errors import UsageError
-from headscope.experiments.swap import leak
+from headscope.experiments.swap import fitting, journal, leak, yardstick
 from headscope.experiments.swap.candidates import Candidate, candidates, computed_pairs, full_pairs
 from headscope.experiments.swap.experiment import EXPERIMENT
+from headscope.experiments.swap.fitting import fitted
 from headscope.experiments.swap.head_damage import call_of, damage, head_damages
 from headscope.experiments.swap.ladder import Ladder, LadderStep, ladder
 from headscope.experiments.swap.leak import model_leak
 from headscope.experiments.swap.material import gather
-from headscope.experiments.swap.quality import quality, window_nats
-from headscope.experiments.swap.recall import CITIES, LOOKUP, NEEDLES, PASSKEY, Recall, is_right, recall, trial_of
+from headscope.experiments.swap.plan_cost import forward_flops
+from headscope.experiments.swap.quality import quality
+from headscope.experiments.swap.recall import (
+    CITIES,
+    LOOKUP,
+    NEEDLES,
+    PASSKEY,
+    Recall,
+    RecallBudget,
+    is_right,
+    recall,
+    recall_budget,
+    trial_of,
+    trials_of,
+)
 from headscope.experiments.swap.rules import rules_of
 from headscope.experiments.swap.search import Search
 from headscope.experiments.swap.sentences import headlines
 from headscope.experiments.swap.settings import Params
 from headscope.experiments.swap.tables import recall_table
+from headscope.experiments.swap.yardstick import Embeddings, Perplexity
 from headscope.experiments.text_sample import Tokens
 from headscope.model.model import Model
 from headscope.model.plans.plan import Plan
@@ -50,9 +72,21 @@ def tiny() -> Model:
     return hs.open("tiny")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _own_journals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No search of a test goes on where another run of the tests stopped."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(journal, "cache_folder", lambda: tmp_path_factory.mktemp("cache"))
+        yield
+
+
 @pytest.fixture(scope="module")
 def windows(tiny: Model) -> tuple[Tokens, ...]:
-    return gather(tiny, text_of(None), (LENGTH,), tokens=LENGTH, windows=6, searches=True).search
+    return gather(tiny, text_of(None), (LENGTH,), tokens=LENGTH, windows=6, searches=True).search[LENGTH]
+
+
+def window_nats(model: Model, tokens: Tokens) -> float:
+    return sum(Perplexity().reading(model, tokens))
 
 
 def site_of(layer: int, heads: int) -> Site:
@@ -116,6 +150,7 @@ def test_candidates_save_pairs_and_can_be_seen(tiny: Model) -> None:
     assert all(candidate.pairs < full_pairs(site, 1024) for candidate in listed)
     assert [candidate.mechanism.left for candidate in listed] == [64]  # type: ignore[attr-defined]
     assert len(candidates(site, 2048, 8192)) == 4
+    assert len(candidates(site, 4096, 8192)) == 5
     assert candidates(site, 32, 1024) == ()
 
 
@@ -147,14 +182,15 @@ def captured_call(model: Model, site: Site, tokens: Tokens) -> Call:
 def test_no_damage_without_change(tiny: Model, windows: tuple[Tokens, ...]) -> None:
     call = captured_call(tiny, tiny.sites[1], windows[0])
     gradient = torch.randn(call.q.shape, generator=torch.Generator().manual_seed(0))
-    assert float(damage(call, Dense(), gradient).abs().max()) == 0.0
-    assert float(damage(call, BandSparse(4, 0, (0,)), gradient).min()) > 0.0
+    for stick in (Perplexity(), Embeddings()):
+        assert float(damage(call, Dense(), [gradient], stick).abs().max()) == 0.0
+        assert float(damage(call, BandSparse(4, 0, (0,)), [gradient], stick).min()) > 0.0
 
 
 def test_damage_predicts_the_divergence(tiny: Model, windows: tuple[Tokens, ...]) -> None:
     """The damage of a narrow window on each head follows the measured KL of the model with that head alone replaced."""
     by_site = {site: candidates(site, LENGTH, LENGTH)[:1] for site in tiny.sites}
-    predicted = head_damages(tiny, windows[:2], by_site, 0, silent)
+    predicted = head_damages(tiny, windows[:2], by_site, Perplexity(), 0, silent)
     pairs = []
     for site in tiny.sites:
         for head in range(0, site.n_heads, 2):
@@ -193,9 +229,8 @@ def test_quality_is_that_of_the_definition(tiny: Model, windows: tuple[Tokens, .
 def searched(model: Model, windows: tuple[Tokens, ...], allowed: float, seconds: float = 600.0) -> tuple[Search, int]:
     by_site = {site: candidates(site, LENGTH, LENGTH) for site in model.sites}
     full = {site: full_pairs(site, LENGTH) for site in model.sites}
-    damages = head_damages(model, windows[:1], by_site, 0, silent)
-    total = sum(full[site] * site.n_heads for site in model.sites)
-    search = Search(model, ladder(by_site, damages, full), windows, allowed, total, seconds)
+    damages = head_damages(model, windows[:1], by_site, Perplexity(), 0, silent)
+    search = Search(model, ladder(by_site, damages, full), {LENGTH: windows}, allowed, Perplexity(), seconds)
     return search, search.run(silent)
 
 
@@ -204,9 +239,9 @@ def test_search_meets_its_budget(tiny: Model, windows: tuple[Tokens, ...]) -> No
     best = next(tried for tried in search.tried if tried.steps == steps)
     assert steps > 0
     assert best.within
-    assert best.quality.ratio.high <= 1.02
+    assert best.loss.high <= 0.02
     again = quality(tiny, Plan(best.rules), windows)
-    assert again.ratio.high == pytest.approx(best.quality.ratio.high, abs=1e-5)
+    assert again.ratio.high - 1.0 == pytest.approx(best.loss.high, abs=1e-5)
     assert search.is_complete
     assert any(not tried.within for tried in search.tried) or steps == len(search.ladder.steps)
 
@@ -215,7 +250,7 @@ def test_an_impossible_budget_replaces_nothing(tiny: Model, windows: tuple[Token
     """Where the first step of the ladder ruins the model, the plan is empty."""
     ruin = Candidate("window(left=0, right=0)", Window(0, 0), 1.0)
     steps = [LadderStep(site, head, ruin, 1.0, 1.0) for site in tiny.sites[:2] for head in range(site.n_heads)]
-    search = Search(tiny, Ladder(tuple(steps)), windows[:4], 1e-6, 100.0, 600.0)
+    search = Search(tiny, Ladder(tuple(steps)), {LENGTH: windows[:4]}, 1e-6, Perplexity(), 600.0)
     assert search.run(silent) == 0
     assert all(not tried.within for tried in search.tried)
 
@@ -311,7 +346,7 @@ def test_splits_share_no_document(tiny: Model) -> None:
     material = gather(tiny, Text("numbered", words), (64,), tokens=64, windows=50, searches=True)
     texts = {
         name: {word for window in part for word in tiny.tokenizer.decode(window).split()}  # type: ignore[union-attr]
-        for name, part in (("fit", material.fit), ("search", material.search), ("test", material.test[64]))
+        for name, part in (("fit", material.fit), ("search", material.search[64]), ("test", material.test[64]))
     }
     whole = {name: {word for word in held if word in {f"w{i}" for i in range(60)}} for name, held in texts.items()}
     assert all(whole.values())
@@ -336,7 +371,10 @@ def test_the_tables_of_a_search(finding, tiny: Model) -> None:
     assert finding.tables["heads"]["share"].max() <= 1.0
     frontier = finding.tables["frontier"]
     assert frontier["share"].is_sorted(descending=True)
-    assert (frontier.filter("within")["ratio_high"] <= 1.03).all()
+    assert (frontier.filter("within")["loss_high"] <= 0.03).all()
+    assert set(frontier["tokens"]) == {LENGTH}
+    assert (frontier["flops"] <= 1.0).all()
+    assert (frontier["flops"] >= frontier["share"]).all()
     assert {figure.name for figure in finding.figures} == {"heads", "frontier", "speed"}
     assert [len(str(headline.short).split()) <= 20 for headline in finding.headlines] == [True] * 5
 
@@ -399,6 +437,8 @@ def test_rules_are_joined_by_mechanism() -> None:
         (Params(plan="nowhere.json"), "there is no plan"),
         (Params(budget="1%", lengths=(8,)), "at least 16"),
         (Params(budget="1%", minutes=0.0), "needs time"),
+        (Params(replace=("L0=window(left=4)",), recall="5%"), "second budget of a search"),
+        (Params(budget="1%", recall="5"), "budget of recall"),
     ],
 )
 def test_bad_settings(params: Params, message: str) -> None:
@@ -411,10 +451,250 @@ def test_a_layer_that_is_not_there(tiny: Model) -> None:
         EXPERIMENT.run(tiny, Params(replace=("L99=window(left=4)",), lengths=(64,)), silent)
 
 
-def test_an_encoder_is_refused() -> None:
+def test_nats_of_blocks_add_up(tiny: Model, windows: tuple[Tokens, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Perplexity().reading(tiny, windows[0])
+    monkeypatch.setattr(yardstick, "BLOCK", 50)
+    blocks = Perplexity().reading(tiny, windows[0])
+    assert len(whole) == 1
+    assert len(blocks) == 4
+    assert sum(blocks) == pytest.approx(whole[0], rel=1e-6)
+    first = yardstick.Loss(0.0, 0.0, 0.0)
+    assert Perplexity().loss([blocks], [blocks], windows[:1]) == first
+    more = [*blocks[:-1], blocks[-1] + 0.01 * (LENGTH - 1)]
+    assert Perplexity().loss([more], [blocks], windows[:1]).mean == pytest.approx(math.expm1(0.01))
+
+
+class Interrupting(Perplexity):
+    """A yardstick that is interrupted after so many readings."""
+
+    def __init__(self, readings: int) -> None:
+        self.left = readings
+
+    def reading(self, model: Model, tokens: Tokens) -> list[float]:
+        if self.left == 0:
+            raise KeyboardInterrupt
+        self.left -= 1
+        return super().reading(model, tokens)
+
+
+def test_an_interrupted_search_goes_on(tiny: Model, windows: tuple[Tokens, ...], tmp_path: Path) -> None:
+    file = tmp_path / "journal.json"
+    by_site = {site: candidates(site, LENGTH, LENGTH) for site in tiny.sites}
+    full = {site: full_pairs(site, LENGTH) for site in tiny.sites}
+    steps = ladder(by_site, head_damages(tiny, windows[:1], by_site, Perplexity(), 0, silent), full)
+
+    def search(stick: Interrupting) -> Search:
+        entries = journal.read_entries(file)
+        kept = journal.Journal(file, entries, len(entries))
+        return Search(tiny, steps, {LENGTH: windows[:4]}, 0.02, stick, 600.0, kept)
+
+    with pytest.raises(KeyboardInterrupt):
+        search(Interrupting(9)).run(silent)
+    resumed, uninterrupted = (
+        search(again := Interrupting(1000)),
+        Search(tiny, steps, {LENGTH: windows[:4]}, 0.02, Perplexity(), 600.0),
+    )
+    assert resumed.journal.n_known == 9
+    assert resumed.run(silent) == uninterrupted.run(silent)
+    assert [tried.loss for tried in resumed.tried] == [tried.loss for tried in uninterrupted.tried]
+    assert 1000 - again.left == len(uninterrupted.journal.entries) - 9
+    search(nothing := Interrupting(0)).run(silent)
+    assert nothing.left == 0
+
+
+def test_damaged_lines_of_a_journal_count_as_none(tmp_path: Path) -> None:
+    file = tmp_path / "journal.json"
+    assert journal.read_entries(file) == {}
+    whole = json.dumps(["key", 0.5, 1.25, 2.5])
+    file.write_text(f'{whole}\n[1\n{{}}\nnull\n["x", "y"]\n\n{whole[:-7]}')
+    assert journal.read_entries(file) == {"key": journal.Entry([1.25, 2.5], 0.5)}
+
+
+def test_other_weights_have_another_journal(tiny: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "cache_folder", lambda: tmp_path)
+    file = journal.journal_of(tiny, "perplexity").file
+    with tiny.edit() as edit:
+        edit.scale_spectrum("q", 1.0 + 1e-3, at="L1.H3")
+        assert journal.journal_of(tiny, "perplexity").file != file
+    assert journal.journal_of(tiny, "perplexity").file == file
+    assert journal.journal_of(tiny, "embeddings").file != file
+
+
+def test_a_search_holds_its_budget_at_every_length(tiny: Model) -> None:
+    """The plan is within the budget at both lengths, and the longer windows are measured first."""
+    material = gather(tiny, text_of(None), (2 * LENGTH,), tokens=LENGTH, windows=6, searches=True)
+    assert list(material.search) == [LENGTH, 2 * LENGTH]
+    assert len(material.fit[0]) == 2 * LENGTH
+    by_site = {site: candidates(site, 2 * LENGTH, 2 * LENGTH) for site in tiny.sites}
+    full = {site: full_pairs(site, 2 * LENGTH) for site in tiny.sites}
+    steps = ladder(by_site, head_damages(tiny, material.fit[:1], by_site, Perplexity(), 0, silent), full)
+    search = Search(tiny, steps, material.search, 0.02, Perplexity(), 600.0)
+    best = search.run(silent)
+    assert best > 0
+    assert {tried.tokens: tried.within for tried in search.measured(best)} == {LENGTH: True, 2 * LENGTH: True}
+    assert search.tried[0].tokens == 2 * LENGTH
+
+
+def test_a_recall_budget_refuses_a_plan_that_forgets(tiny: Model, windows: tuple[Tokens, ...]) -> None:
+    filler = gather(tiny, text_of(None), (256,), tokens=64, windows=4, searches=False).test[256][0]
+    trials = trials_of(tiny, 256, [filler], 0)
+    # What the model itself says counts as right, so that there is something to forget.
+    answered = [
+        replace(trial, answer=tiny.run(trial.prompt[None], "logits").logits[0, -1].argmax()[None]) for trial in trials
+    ]
+    budget = RecallBudget(tiny, answered, 0.1)
+    assert budget.lost(Plan({}), silent) == 0.0
+    assert budget.lost(Plan({"window(left=0, right=0)": "all"}), silent) > 0.5
+    steps = [LadderStep(site, head, Candidate("window(left=0, right=0)", Window(0, 0), 1.0), 1.0, 1.0)
+             for site in tiny.sites for head in range(site.n_heads)]  # fmt: skip
+    search = Search(tiny, Ladder(tuple(steps)), {LENGTH: windows[:2]}, 1e9, Perplexity(), 600.0, recall=budget)
+    best = search.run(silent)
+    assert best < len(steps)
+    assert all(tried.within for tried in search.tried)
+    assert search.recall_lost[len(steps)] > 0.1
+    assert best == 0 or search.recall_lost[best] <= 0.1
+
+
+def test_recall_is_no_budget_where_the_original_finds_nothing(tiny: Model) -> None:
+    fillers = gather(tiny, text_of(None), (256,), tokens=64, windows=4, searches=False).test[256][:1]
+    with pytest.raises(UsageError, match="itself finds less than 80"):
+        recall_budget(tiny, {256: fillers}, 0.1, 0, silent)
+
+
+def test_flops_are_those_that_torch_counts(tiny: Model) -> None:
+    """Without the output head; torch does not count its fused attention on CPUs, whose pairs are counted here."""
+    n = 256
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        tiny.hf.base_model(torch.zeros(1, n, dtype=torch.long))
+    pairs = sum(full_pairs(site, n) * site.n_heads for site in tiny.sites)
+    attention = 4 * tiny.sites[0].d_head * pairs
+    assert forward_flops(tiny, Plan({}), n) == counter.get_total_flops() + attention
+    narrow = Plan({"window(left=15, right=0)": "L1-2"})
+    replaced = 2 * tiny.sites[1].n_heads
+    saved = replaced * (n * (n + 1) / 2 - (16 * n - 120))
+    assert forward_flops(tiny, Plan({}), n) - forward_flops(tiny, narrow, n) == 4 * tiny.sites[0].d_head * saved
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("count", [1, 3])
+def test_fitted_columns_carry_the_most_mass(causal: bool, count: int) -> None:
+    calls = [random_call(24, causal, seed) for seed in range(2)]
+    band = BandSparse(2, 0 if causal else 2)
+    fitted_band = replace(band, columns=tuple(range(count))).fit(calls)
+
+    def mass(columns: tuple[int, ...]) -> float:
+        seen = [(pattern(call), replace(band, columns=columns).seen(call).visible()) for call in calls]
+        return sum(float(weights.masked_fill(~allowed, 0.0).double().sum()) for weights, allowed in seen)
+
+    best = max(mass(columns) for columns in itertools.combinations(range(24), count))
+    assert len(fitted_band.columns) == count
+    assert mass(fitted_band.columns) == pytest.approx(best)
+    longformer = Longformer(2, 0 if causal else 2, tuple(range(count))).fit(calls)
+    assert longformer.global_positions == fitted_band.columns
+
+
+def random_call(n: int, causal: bool, seed: int) -> Call:
+    generator = torch.Generator().manual_seed(seed)
+    q, k, v = (torch.randn(1, 1, n, 8, generator=generator) for _ in range(3))
+    positions = torch.arange(n)[None]
+    return Call(2 * q, k, v, 1.0, positions, positions, right=0 if causal else None)
+
+
+def test_a_fit_keeps_the_kind() -> None:
+    """Over all mechanisms; a fitted linear attention is nearer to dense attention than any other feature map."""
+    calls = [random_call(40, True, 0)]
+    for kind in mechanisms().values():
+        for example in kind.examples(40):
+            if example.supports(calls[0]) is None:
+                assert type(example.fit(calls)) is type(example)
+    errors = {name: output_error(Linear(name), calls) for name in ("elu", "relu", "taylor")}
+    assert errors[Linear("elu").fit(calls).feature] == min(errors.values())
+    assert Linear("random").fit(calls) == Linear("random")
+    assert output_error(Dense(), calls) == 0.0
+
+
+def test_a_fit_keeps_the_heads(tiny: Model, windows: tuple[Tokens, ...]) -> None:
+    plan = Plan({"band_sparse(left=4, right=0, columns=(5, 9))": "L1.H2,L2", "window(left=8)": "L3"})
+    better = fitted(tiny, plan, windows[:2], silent)
+    before, after = ({(s, h) for heads in p.heads(tiny.sites).values() for s, hs_ in heads.items() for h in hs_}
+                     for p in (plan, better))  # fmt: skip
+    assert before == after
+    assert better.replace["window(left=8)"] == "L3"
+    assert better.origin["fitted"]
+    # Heads rest on the first token, so some of them choose it.
+    assert any("columns=(0," in spelling for spelling in better.replace)
+
+
+def test_a_fit_finds_a_planted_column(tiny: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A head whose keys at one position outweigh all others gets this column."""
+    site = tiny.sites[1]
+    call = random_call(32, True, 0)
+    call = replace(call, q=torch.ones_like(call.q), k=call.k * 0.1)
+    call.k[0, 0, 7] = 3.0
+    whole = replace(call, **{name: getattr(call, name).expand(1, site.n_heads, -1, -1) for name in ("q", "k", "v")})
+    monkeypatch.setattr(fitting, "_calls", lambda *arguments: [whole])
+    plan = fitted(tiny, Plan({"band_sparse(left=2, right=0, columns=(0,))": "L1.H3"}), [], silent)
+    assert plan.replace == {"band_sparse(left=2, right=0, columns=(7,))": "L1.H3"}
+
+
+def test_fitting_needs_the_split_fit(tiny: Model) -> None:
+    text = Text("moby-dick:test", ("a b " * 400,))
+    with pytest.raises(UsageError, match="fitted on the split fit"):
+        gather(tiny, text, (64,), tokens=64, windows=4, searches=False, fits=True)
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Model:
     from transformers import BertConfig, BertModel
 
-    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-    encoder = hs.open(BertModel(BertConfig(vocab_size=50, **sizes)).eval())
-    with pytest.raises(UsageError, match="predicts no next token"):
-        EXPERIMENT.run(encoder, Params(replace=("L0=window(left=4)",), lengths=(64,)), silent)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+    torch.manual_seed(0)
+    hf = BertModel(BertConfig(vocab_size=50, max_position_embeddings=128, initializer_range=0.3, **sizes))
+    return hs.open(hf.eval())
+
+
+def test_damage_predicts_the_cosine(encoder: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The damage on each head follows the measured loss of the encoder with that head alone replaced."""
+    monkeypatch.setattr(Embeddings, "probes", 64)
+    tokens = torch.randint(0, 50, (96,), generator=torch.Generator().manual_seed(0))
+    by_site = {site: candidates(site, 96, 96)[:1] for site in encoder.sites}
+    predicted = head_damages(encoder, [tokens], by_site, Embeddings(), 0, silent)
+    original = Embeddings().reading(encoder, tokens)
+    for site in encoder.sites:
+        for head in range(site.n_heads):
+            with hs.apply(Plan({by_site[site][0].spelling: site.head_label(head)}), encoder):
+                measured = Embeddings().loss([Embeddings().reading(encoder, tokens)], [original], [tokens])
+            assert 0.5 < float(predicted[site][0, head]) / measured.mean < 2.0
+
+
+def test_an_encoder_is_judged_by_its_embeddings(encoder: Model) -> None:
+    original = [[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]]
+    lost = Embeddings().loss([[2.0, 0.0], [0.0, 1.0], [3.0, 4.0]], original, [])
+    assert (lost.low, lost.high) == (0.0, pytest.approx(0.4))
+    assert lost.mean == pytest.approx(0.4 / 3)
+    assert Embeddings().is_hopeless(lost, 0.1)
+    assert not Embeddings().is_hopeless(lost, 0.5)
+
+
+@pytest.mark.real
+def test_a_search_on_an_encoder() -> None:
+    minilm = hs.open("minilm")
+    params = Params(budget="2%", tokens=192, windows=24, lengths=(192,), repeats=1)
+    found = EXPERIMENT.run(minilm, params, silent)[0]
+    row = found.tables["embeddings"].to_dicts()[0]
+    assert row["windows"] > 10
+    assert 0.9 < row["cosine_least"] <= row["cosine"] < 1.0
+    assert found.tables["heads"]["share"].mean() < 0.9
+    within = found.tables["frontier"].filter("within")
+    assert (within["loss_high"] <= 0.02).all()
+    assert set(found.tables) == {"embeddings", "speed", "heads", "frontier"}
+    assert found.headlines[0].full.startswith("At 192 tokens, the embeddings of")
+
+
+def test_a_model_that_is_neither_is_refused() -> None:
+    from transformers import T5Config, T5Model
+
+    sizes = {"d_model": 32, "num_layers": 1, "num_heads": 2, "d_ff": 32, "d_kv": 16}
+    both = hs.open(T5Model(T5Config(vocab_size=50, **sizes)).eval())
+    with pytest.raises(UsageError, match="neither a model that predicts the next token nor an encoder"):
+        EXPERIMENT.run(both, Params(replace=("L0=window(left=4)",), lengths=(64,)), silent)

@@ -6,6 +6,7 @@ name, the constructor `headscope.attention.NAME(…)`, the command line and the 
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -120,6 +121,15 @@ class Mechanism(ABC):
         """
         masked_call = self.seen(call)
         return {} if masked_call is None else {"attends": masked_call.visible()}
+
+    def fit(self, calls: Sequence[Call]) -> "Mechanism":
+        """The mechanism with parameters chosen for calls of one head; itself where none can be chosen.
+
+        Properties:
+            - the kind stays  (tested: test_a_fit_keeps_the_kind)
+        """
+        del calls
+        return self
 
     @classmethod
     def examples(cls, n: int) -> tuple["Mechanism", ...]:

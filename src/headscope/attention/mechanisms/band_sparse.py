@@ -25,6 +25,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from headscope.attention.call import Call, Output
+from headscope.attention.fitting import heaviest_keys
 from headscope.attention.mechanism import Cost
 from headscope.attention.mechanisms.dense import Dense, with_sinks
 from headscope.attention.sparse.band_and_rest import (
@@ -86,6 +87,12 @@ class BandSparse(Pattern):
     def as_dense(cls, n: int) -> "BandSparse":
         """A band that reaches over all positions."""
         return cls(n, n)
+
+    def fit(self, calls: Sequence[Call]) -> "BandSparse":
+        """As many columns as there are, at the positions with the most mass outside of the band."""
+        if not self.columns:
+            return self
+        return replace(self, columns=heaviest_keys(calls, replace(self, columns=()), len(self.columns)))
 
     def allows(
         self, queries: Int[Tensor, "rows queries 1"], keys: Int[Tensor, "rows 1 keys"]

@@ -14,6 +14,7 @@ How:
 """
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -24,6 +25,7 @@ from torch import Tensor
 
 from headscope.attention import compiled
 from headscope.attention.call import Call, Output
+from headscope.attention.fitting import output_error
 from headscope.attention.mechanism import Cost, Mechanism
 from headscope.attention.sparse.blocks import allowed_mask
 from headscope.attention.sparse.feature_maps import FEATURES, features, random_directions, random_features
@@ -74,6 +76,13 @@ class Linear(Mechanism):
         """One example for each feature map."""
         del n
         return (cls(), cls("relu"), cls("taylor"), cls("random"), cls("identity", normalise=False))
+
+    def fit(self, calls: Sequence[Call]) -> "Linear":
+        """The feature map without random directions whose output is nearest to that of dense attention."""
+        if not self.normalise or self.feature == "random":
+            return self
+        others = [replace(self, feature=name) for name in ("elu", "relu", "taylor")]
+        return min(others, key=lambda mechanism: output_error(mechanism, calls))
 
     def supports(self, call: Call) -> str | None:
         """Refuses what belongs to the exponential of a score."""

@@ -24,6 +24,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from headscope.attention.call import Call, Output
+from headscope.attention.fitting import heaviest_keys
 from headscope.attention.mechanism import Cost
 from headscope.attention.mechanisms.dense import Dense, with_sinks
 from headscope.attention.sparse.band_and_rest import (
@@ -83,6 +84,13 @@ class Longformer(Pattern):
     def as_dense(cls, n: int) -> "Longformer":
         """A window that reaches over all positions."""
         return cls(n, n, ())
+
+    def fit(self, calls: Sequence[Call]) -> "Longformer":
+        """As many global positions as there are, where keys have the most mass outside of the window."""
+        if not self.global_positions:
+            return self
+        alone = replace(self, global_positions=())
+        return replace(self, global_positions=heaviest_keys(calls, alone, len(self.global_positions)))
 
     def allows(
         self, queries: Int[Tensor, "rows queries 1"], keys: Int[Tensor, "rows 1 keys"]

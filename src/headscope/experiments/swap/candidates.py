@@ -16,7 +16,8 @@ from headscope.attention.mechanisms.band_sparse import BandSparse
 from headscope.attention.mechanisms.top_blocks import TopBlocks
 from headscope.core import Site
 
-WIDTHS = (64, 256, 1024)
+WIDTHS = (64, 256, 1024, 2048)
+TWO_SIDED_WIDTHS = (8, 16, 32, 64, 128, 256, 1024)  # on each side: encoders read short texts
 BLOCKS = TopBlocks(block=64, blocks=8)
 SAMPLED = 256  # queries on which pairs are counted
 FEWEST_FOR_BLOCKS = 2048  # tokens: in a shorter text a query sees most blocks anyway
@@ -39,7 +40,10 @@ def candidates(site: Site, searched: int, target: int) -> tuple[Candidate, ...]:
     """
     if site.kind != "self" or site.extras or site.window is not None:
         return ()
-    bands = [BandSparse(width, 0 if site.causal else width, (0,)) for width in WIDTHS if 2 * width <= searched]
+    if site.causal:
+        bands = [BandSparse(width, 0, (0,)) for width in WIDTHS if 2 * width <= searched]
+    else:
+        bands = [BandSparse(width, width, (0,)) for width in TWO_SIDED_WIDTHS if 4 * width <= searched]
     mechanisms: list[Mechanism] = [*bands, *([BLOCKS] if searched >= FEWEST_FOR_BLOCKS else [])]
     listed = [
         Candidate(spelling_of(mechanism), mechanism, computed_pairs(mechanism, site, target))

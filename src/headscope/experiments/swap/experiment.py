@@ -1,28 +1,31 @@
 """Swap: a plan by hand, from a file or by search, judged on text that nobody searched."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
-from headscope.core import Finding, Site, TextSpec
+from headscope.core import Finding, Headline, Site, TextSpec
 from headscope.corpora import text_of
 from headscope.errors import UsageError
 from headscope.experiments.experiment import Display, Experiment, Passage, short_table
 from headscope.experiments.swap.candidates import candidates, full_pairs
 from headscope.experiments.swap.figures import figures
+from headscope.experiments.swap.fitting import fitted
 from headscope.experiments.swap.head_damage import head_damages
+from headscope.experiments.swap.journal import journal_of
 from headscope.experiments.swap.ladder import ladder
 from headscope.experiments.swap.leak import ModelLeak, model_leak
 from headscope.experiments.swap.material import Material, gather
-from headscope.experiments.swap.quality import quality
-from headscope.experiments.swap.recall import Recall, recall
+from headscope.experiments.swap.quality import embedding_cosines, quality
+from headscope.experiments.swap.recall import Recall, RecallBudget, recall, recall_budget
 from headscope.experiments.swap.rules import rules_of
 from headscope.experiments.swap.search import Search
-from headscope.experiments.swap.sentences import headlines
-from headscope.experiments.swap.settings import COMMAND, Params
+from headscope.experiments.swap.sentences import encoder_headlines, headlines
+from headscope.experiments.swap.settings import COMMAND, Params, share_of
 from headscope.experiments.swap.speed import prefill_speed
 from headscope.experiments.swap.tables import (
+    embedding_table,
     frontier_table,
     head_quantities,
     heads_table,
@@ -30,6 +33,7 @@ from headscope.experiments.swap.tables import (
     recall_table,
     speed_table,
 )
+from headscope.experiments.swap.yardstick import Perplexity, Yardstick, yardstick_of
 from headscope.experiments.text_sample import spread, windows_of
 from headscope.model.language import predicts_next_token
 from headscope.model.model import Model
@@ -48,6 +52,8 @@ SHORT_NAMES = {
     "ratio": "ratio",
     "ratio_low": "low",
     "ratio_high": "high",
+    "cosine": "cosine",
+    "cosine_least": "least",
     "speedup": "speed-up",
     "kl": "kl",
     "agreement": "same token",
@@ -80,17 +86,23 @@ class Swap(Experiment[Params]):
     def run(self, model: Model, params: Params, progress: Step) -> tuple[Finding, TextSpec]:
         """Make the plan, then judge it on the split `test`."""
         self.check(params)
-        if not predicts_next_token(model):
-            raise UsageError(f"a swap is judged by perplexity, and {model.spec.name} predicts no next token")
+        yardstick = yardstick_of(model)
         ready = _ready_plan(model, params)
         sizes = {"tokens": params.tokens, "windows": params.windows}
-        material = gather(model, text_of(params.text), params.lengths, searches=bool(params.budget), **sizes)
-        proposal = _searched(model, params, material, progress) if ready is None else Proposal(ready)
+        text, searches = text_of(params.text), bool(params.budget)
+        material = gather(model, text, params.lengths, searches=searches, fits=params.fit, **sizes)
+        proposal = _searched(model, params, material, yardstick, progress) if ready is None else Proposal(ready)
+        if params.fit:
+            proposal = replace(proposal, plan=fitted(model, proposal.plan, material.fit, progress))
         if params.save:
             proposal.plan.write(params.save)
-        return self._judged(model, params, material, proposal, progress), material.spec
+        judge = self._judged_writer if isinstance(yardstick, Perplexity) else self._judged_encoder
+        return judge(model, params, material, proposal, progress), material.spec
 
-    def _judged(self, model: Model, params: Params, material: Material, proposal: Proposal, progress: Step) -> Finding:
+    def _judged_writer(
+        self, model: Model, params: Params, material: Material, proposal: Proposal, progress: Step
+    ) -> Finding:
+        """Judge by perplexity, recall and written text; nothing may leak from the future."""
         plan, by_length, speeds = proposal.plan, {}, []
         for length, windows in material.test.items():
             progress(f"{JUDGING} {length} tokens, part", 0, 2)
@@ -101,34 +113,56 @@ class Swap(Experiment[Params]):
         progress(LEAK, 0, 1)
         leak = model_leak(model, plan, material.test[min(material.test)][0], params.seed)
         progress(LEAK, 1, 1)
-        target = max(material.test)
-        tables = {
-            "quality": quality_table(by_length),
-            "speed": speed_table(speeds),
-            "heads": heads_table(model.sites, plan.heads(model.sites), target),
-        }
+        tables = {"quality": quality_table(by_length), "speed": speed_table(speeds)}
+        tables |= _plan_tables(model, material, proposal)
         outcomes, omissions = _recalled(model, plan, params, material, progress)
         if outcomes:
             tables["recall"] = recall_table(outcomes)
         tables["texts"] = _texts(model, plan, params, progress)
-        if proposal.search is not None:
-            tables["frontier"] = frontier_table(proposal.search.tried)
+        sentences = headlines(tables, leak, material.tested_text.name)
+        return self._finding(model, params, material, proposal, tables, sentences, (*omissions, *_leak_warnings(leak)))
+
+    def _judged_encoder(
+        self, model: Model, params: Params, material: Material, proposal: Proposal, progress: Step
+    ) -> Finding:
+        """Judge by embeddings: an encoder predicts and writes nothing, and sees the whole text anyway."""
+        plan, by_length, speeds = proposal.plan, {}, []
+        for length, windows in material.test.items():
+            by_length[length] = embedding_cosines(model, plan, windows, f"{JUDGING} {length} tokens, text", progress)
+            speeds.append(prefill_speed(model, plan, windows[0], params.repeats, progress))
+        tables = {"embeddings": embedding_table(by_length), "speed": speed_table(speeds)}
+        tables |= _plan_tables(model, material, proposal)
+        sentences = encoder_headlines(tables, material.tested_text.name)
+        return self._finding(model, params, material, proposal, tables, sentences, ())
+
+    def _finding(
+        self,
+        model: Model,
+        params: Params,
+        material: Material,
+        proposal: Proposal,
+        tables: dict[str, pl.DataFrame],
+        sentences: tuple[Headline, ...],
+        warnings: tuple[str, ...],
+    ) -> Finding:
         return Finding(
             self.name,
             self.about,
             tables=tables,
             figures=figures(tables, model.sites, params.allowed),
-            headlines=headlines(tables, leak, material.tested_text.name),
+            headlines=sentences,
             quantities=head_quantities(),
             method=_method(params, material, proposal),
-            warnings=(*material.omissions, *omissions, *proposal.warnings, *_leak_warnings(leak)),
-            params=_stated_params(params, material, plan),
+            warnings=(*material.omissions, *proposal.warnings, *warnings),
+            params=_stated_params(params, material, proposal.plan),
         )
 
     def show(self, finding: Finding) -> Display:
         """Quality with the speed-up, and what both write."""
-        judged = finding.tables["quality"].join(finding.tables["speed"], on=["tokens", "which"], how="left")
+        judged = finding.table.join(finding.tables["speed"], on=["tokens", "which"], how="left")
         table = short_table(judged, SHORT_NAMES)
+        if "texts" not in finding.tables:
+            return Display(table)
         texts = finding.tables["texts"]
         written = tuple(zip(texts["which"], texts["text"], strict=True))
         return Display(table, (Passage(texts["prompt"][0], written),))
@@ -153,8 +187,17 @@ def _ready_plan(model: Model, params: Params) -> Plan | None:
     return plan
 
 
-def _searched(model: Model, params: Params, material: Material, progress: Step) -> Proposal:
-    searched, target = len(material.search[0]), max(material.test)
+def _plan_tables(model: Model, material: Material, proposal: Proposal) -> dict[str, pl.DataFrame]:
+    """The heads of the plan, and the plans that a search measured."""
+    sites, search = model.sites, proposal.search
+    tables = {"heads": heads_table(sites, proposal.plan.heads(sites), max(material.test))}
+    if search is not None:
+        tables["frontier"] = frontier_table(search, model)
+    return tables
+
+
+def _searched(model: Model, params: Params, material: Material, yardstick: Yardstick, progress: Step) -> Proposal:
+    target = max(material.test)
     by_site = {site: candidates(site, len(material.fit[0]), target) for site in model.sites}
     if not any(by_site.values()):
         raise UsageError(
@@ -163,25 +206,40 @@ def _searched(model: Model, params: Params, material: Material, progress: Step) 
             hint="replace heads by hand: --replace 'L0=window(left=256)'",
         )
     full = {site: full_pairs(site, target) for site in model.sites}
-    damages = head_damages(model, material.fit, by_site, params.seed, progress)
+    second = _recall_budget(model, params, material, progress)
+    damages = head_damages(model, material.fit, by_site, yardstick, params.seed, progress)
     search = Search(
         model,
         ladder(by_site, damages, full),
         material.search,
         params.allowed,
-        sum(full[site] * site.n_heads for site in model.sites),
+        yardstick,
         params.minutes * 60,
+        journal_of(model, yardstick.name),
+        second,
     )
     steps = search.run(progress)
     origin = {
         "by": "search",
         "budget": params.budget,
-        "text": f"{material.tested_text.name.removesuffix(':test')}:search",
-        "tokens": searched,
-        "windows": len(material.search),
+        "text": "" if material.searched_text is None else material.searched_text.name,
+        "windows": {str(length): len(windows) for length, windows in material.search.items()},
     }
+    if second is not None:
+        origin["recall"] = params.recall
     plan = Plan.for_model(model, search.ladder.rules(steps), origin)
     return Proposal(plan, search, _search_warnings(search, model.sites, by_site, steps))
+
+
+def _recall_budget(model: Model, params: Params, material: Material, progress: Step) -> RecallBudget | None:
+    """The second budget, asked in texts of the split `search`; None where there is none."""
+    if not params.recall:
+        return None
+    if material.searched_text is None or not predicts_next_token(model):
+        raise UsageError(f"recall is asked of models that predict the next token, which {model.spec.name} does not")
+    cuts = {n: windows_of(model, material.searched_text, n) for n in params.recall_lengths}
+    fillers = {n: spread(cut, TEXTS) for n, cut in cuts.items() if len(cut.full)}
+    return recall_budget(model, fillers, share_of(params.recall), params.seed, progress)
 
 
 def _search_warnings(
@@ -193,15 +251,17 @@ def _search_warnings(
     left_out = sum(site.n_heads for site in sites if not by_site[site])
     if left_out:
         warnings.append(f"{left_out} heads were not searched: their scores hold more than queries and keys.")
-    if steps == 0:
+    if search.journal.n_known:
+        warnings.append("Some plans were measured by an earlier search with the same weights and windows.")
+    if steps == 0 and search.tried:
         narrowest = min(search.tried, key=lambda tried: tried.steps)
-        ratio = narrowest.quality.ratio
-        half = (ratio.high - ratio.low) / 2
-        needed = len(search.windows) * (half / search.allowed) ** 2 * 4
+        half = (narrowest.loss.high - narrowest.loss.low) / 2
+        needed = narrowest.windows * (half / search.allowed) ** 2 * 4
         if half > search.allowed / 2:
             warnings.append(
                 f"No plan is shown to be within the budget: the interval is ± {100 * half:.2f} % wide over "
-                f"{len(search.windows)} windows. About {needed:.0f} windows would resolve the budget."
+                f"{narrowest.windows} windows of {narrowest.tokens} tokens. About {needed:.0f} windows would resolve "
+                "the budget."
             )
     return tuple(warnings)
 
@@ -245,6 +305,8 @@ def _stated_params(params: Params, material: Material, plan: Plan) -> dict[str, 
         "replace": "; ".join(f"{heads}={mechanism}" for mechanism, heads in plan.replace.items()),
         "plan": params.plan or None,
         "budget": params.budget or None,
+        "recall": params.recall or None,
+        "fit": params.fit,
         "tokens": params.tokens,
         "windows": params.windows,
         "lengths": ",".join(map(str, material.test)),
@@ -255,14 +317,20 @@ def _stated_params(params: Params, material: Material, plan: Plan) -> dict[str, 
 def _method(params: Params, material: Material, proposal: Proposal) -> str:
     counts = ", ".join(f"{len(windows)} of {length} tokens" for length, windows in material.test.items())
     sentences = [
-        f"Judged on {material.tested_text.name}: windows {counts}, evenly spread. Each token but the first of a window "
-        "is scored once; ratio and KL are paired with the original, intervals are Student t over windows.",
-        f"Prefills with a cache and one token's logits, original and plan in turns, {params.repeats} of each.",
+        f"Judged on {material.tested_text.name}: windows {counts}, evenly spread. Plan and original read the same "
+        "ones; intervals are Student t over windows.",
+        f"Prefills as in generation, or whole forwards of an encoder; original and plan in turns, {params.repeats} of "
+        "each.",
     ]
     if proposal.search is not None:
+        searched = " and ".join(f"{len(part)} of {length} tokens" for length, part in material.search.items())
+        n_plans = len({tried.steps for tried in proposal.search.tried})
         sentences.append(
-            f"Searched on {len(material.search)} windows of {len(material.search[0])} tokens of the split search; "
-            f"predicted damages from {len(material.fit)} windows of the split fit. "
-            f"{len(proposal.search.tried)} plans were measured."
+            f"Searched on windows of the split search: {searched}; predicted damages from {len(material.fit)} windows "
+            f"of the split fit. {n_plans} plans were measured."
         )
+        if proposal.search.recall is not None:
+            sentences.append(
+                f"Recall was a second budget: {len(proposal.search.recall.trials)} facts in texts of search."
+            )
     return " ".join(sentences)

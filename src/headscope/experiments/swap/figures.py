@@ -37,26 +37,19 @@ def _heads(heads: pl.DataFrame, sites: Sequence[Site]) -> HeatMap:
 
 
 def _frontier(frontier: pl.DataFrame, allowed: float) -> Curves:
-    shares = frontier["share"].to_numpy()
-    series = [
-        Series(
-            "plan",
-            shares,
-            frontier["ratio"].to_numpy(),
-            frontier["ratio_low"].to_numpy().astype(float),
-            frontier["ratio_high"].to_numpy().astype(float),
-            points=True,
-        ),
-        Series("budget", np.array([0.0, 1.0]), np.full(2, 1.0 + allowed), role="theory"),
-        Series("original", np.array([0.0, 1.0]), np.ones(2), role="null"),
-    ]
+    series = []
+    for (length,), rows in frontier.group_by(["tokens"], maintain_order=True):
+        loss, low, high = (rows[name].to_numpy().astype(float) for name in ("loss", "loss_low", "loss_high"))
+        series.append(Series(f"plans, {length} tokens", rows["share"].to_numpy(), loss, low, high, points=True))
+    series.append(Series("budget", np.array([0.0, 1.0]), np.full(2, allowed), role="theory"))
+    series.append(Series("original", np.array([0.0, 1.0]), np.zeros(2), role="null"))
     return Curves(
         name="frontier",
         title="Quality against cost",
-        caption="Every plan that the search measured: perplexity over the original's on the split search, with its "
-        "95 % interval over windows, against the share of pairs that all heads compute.",
+        caption="Every plan that the search measured: the quality that it loses on the split search, with its "
+        "interval, against the share of pairs of queries and keys that all heads compute.",
         x_axis="share of pairs computed",
-        y_axis="perplexity ratio",
+        y_axis="quality lost",
         series=tuple(series),
     )
 

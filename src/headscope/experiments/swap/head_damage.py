@@ -1,16 +1,13 @@
-r"""Predicts what a mechanism costs on one head: the nats that the model's predictions would move.
+r"""Predicts what a mechanism costs on one head: how far the model would move.
 
 Definition:
-    Let z_i be what the head gives at position i, Δz_i its change, and g_i the gradient of $\sum_t \ln p(y_t)$ by z_i,
-    where each y_t is drawn from the model's own prediction. To second order the predictions move by
-    $\mathrm{KL} \approx \frac{1}{2n} E_y (\sum_i g_i \cdot \Delta z_i)^2$ per token. Positions are taken as
-    independent:
-    $$\text{damage} = \frac{1}{2|L|} \sum_{i \in L} (g_i \cdot \Delta z_i)^2 ,$$ L the last quarter of the positions: in
-    a longer text most queries have as much behind them as these, and a window hides as much from them.
-    It is the local error of the head's output, weighted by how much the model minds it.
+    Let z_i be what the head gives at position i, Δz_i its change, and g_i the gradient by z_i of a random number that
+    the yardstick takes from the model's answer. The damage is a mean of squares of $g_i \cdot \Delta z_i$, to second
+    order what the yardstick loses: `yardstick` has the formulas. It is the local error of the head's output, weighted
+    by how much the model minds it.
 How:
-    One backward per window gives g for every head; Δz comes from the head's own queries, keys and values. Heads are
-    changed one at a time, so damages of several heads need not add up: the search measures.
+    One backward per window and probe gives g for every head; Δz comes from the head's own queries, keys and values.
+    Heads are changed one at a time, so damages of several heads need not add up: the search measures.
 """
 
 from collections.abc import Sequence
@@ -24,49 +21,51 @@ from headscope.attention.mechanism import Mechanism
 from headscope.attention.mechanisms.dense import Dense
 from headscope.core import Site
 from headscope.experiments.swap.candidates import Candidate
+from headscope.experiments.swap.yardstick import HeadOutputs, Yardstick
 from headscope.experiments.text_sample import Tokens
 from headscope.model.model import Model
 from headscope.progress import Step
 
 TASK = "predicting the damage of each head, window"
-LATE = 4  # the last of so many parts of a window says what a mechanism costs
 _DENSE = Dense()
+Candidates = dict[Site, tuple[Candidate, ...]]
 Damages = dict[Site, Float[Tensor, "candidates heads"]]
+Gradients = list[dict[Site, Tensor]]
 
 
 def head_damages(
-    model: Model, windows: Sequence[Tokens], candidates: dict[Site, tuple[Candidate, ...]], seed: int, step: Step
+    model: Model, windows: Sequence[Tokens], candidates: Candidates, yardstick: Yardstick, seed: int, step: Step
 ) -> Damages:
-    """The predicted damage of every candidate on every head, in nats per token, as a mean over windows."""
+    """The predicted damage of every candidate on every head, as a mean over windows."""
     generator = torch.Generator().manual_seed(seed)
     sums: Damages = {}
     for index, tokens in enumerate(windows):
         step(TASK, index, len(windows))
-        for site, damages in _of_window(model, tokens, candidates, generator).items():
-            sums[site] = sums.get(site, torch.zeros_like(damages)) + damages / len(windows)
+        captured, gradients = _calls_and_gradients(model, tokens, yardstick, generator)
+        with torch.no_grad():
+            for site, site_candidates in candidates.items():
+                if site_candidates:
+                    call = call_of(site, captured)
+                    of_probes = [probe[site] for probe in gradients]
+                    rows = [damage(call, each.mechanism, of_probes, yardstick) for each in site_candidates]
+                    sums[site] = sums.get(site, 0.0) + torch.stack(rows).cpu() / len(windows)
     step(TASK, len(windows), len(windows))
     return sums
 
 
-def _of_window(
-    model: Model, tokens: Tokens, candidates: dict[Site, tuple[Candidate, ...]], generator: torch.Generator
-) -> Damages:
-    with model.session() as session:
-        inputs = session.capture("q", "k", "v", "scale")
-        outputs = session.capture("z", gradient=True)
-        logits = session.run(tokens[None]).logits[0]
-        log_p = torch.log_softmax(logits.float(), -1)
-        labels = torch.multinomial(log_p.detach().exp().cpu(), 1, generator=generator).to(log_p.device)
-        gradients = outputs.gradients(log_p.gather(1, labels).sum())["z"]
-        captured = inputs.take()
-    with torch.no_grad():
-        return {
-            site: torch.stack(
-                [damage(call_of(site, captured), candidate.mechanism, gradients[site]) for candidate in site_candidates]
-            ).cpu()
-            for site, site_candidates in candidates.items()
-            if site_candidates
-        }
+def _calls_and_gradients(
+    model: Model, tokens: Tokens, yardstick: Yardstick, generator: torch.Generator
+) -> tuple[dict[str, dict[Site, Tensor]], Gradients]:
+    """Queries, keys and values of a window, and the gradients of each probe by what every head gives."""
+    gradients: Gradients = []
+    for _ in range(yardstick.probes):
+        with model.session() as session:
+            inputs = session.capture("q", "k", "v", "scale")
+            outputs = session.capture("z", gradient=True)
+            answer = session.run(tokens[None], head=yardstick.has_head)
+            gradients.append(outputs.gradients(yardstick.scalar(answer, generator))["z"])
+            captured = inputs.take()
+    return captured, gradients
 
 
 def call_of(site: Site, captured: dict[str, dict[Site, Tensor]]) -> Call:
@@ -78,16 +77,13 @@ def call_of(site: Site, captured: dict[str, dict[Site, Tensor]]) -> Call:
 
 
 def damage(
-    call: Call, mechanism: Mechanism, gradient: Float[Tensor, "1 heads queries d_value"]
+    call: Call, mechanism: Mechanism, gradients: Sequence[HeadOutputs], yardstick: Yardstick
 ) -> Float[Tensor, " heads"]:
-    """The damage of one mechanism on every head of a call.
+    """The damage of one mechanism on every head of a call, as a mean over probes.
 
     Properties:
         - zero for a mechanism that sees every key  (tested: test_no_damage_without_change)
         - near the measured KL of swapping one head  (tested: test_damage_predicts_the_divergence)
     """
     change = mechanism(call).out - _DENSE(call).out
-    n: int = call.q.shape[2]
-    late = slice(n - n // LATE, n)
-    per_position = (change[:, :, late].double() * gradient[:, :, late].double()).sum(-1)
-    return per_position.square().mean(-1)[0] / 2
+    return torch.stack([yardstick.damage(change, gradient) for gradient in gradients]).mean(0)

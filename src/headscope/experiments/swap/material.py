@@ -15,7 +15,8 @@ from headscope.model.model import Model
 
 FEWEST = 4  # windows from which an interval says anything
 DEFAULT_LENGTHS = (2048, 8192)
-FITTED, FITTED_TOKENS = 2, 2048  # windows that the predicted damage is averaged over; a backward holds all of one
+FITTED, FITTED_TOKENS = 2, 4096  # windows that the predicted damage is averaged over; a backward holds all of one
+FEWEST_LONG = 2  # windows of a longer length: each is several blocks of the interval
 
 
 @dataclass(frozen=True)
@@ -23,9 +24,10 @@ class Material:
     """Windows for each purpose; the search's are empty where nothing is searched."""
 
     fit: tuple[Tokens, ...]
-    search: tuple[Tokens, ...]
+    search: dict[int, tuple[Tokens, ...]]
     test: dict[int, tuple[Tokens, ...]]
     tested_text: Text
+    searched_text: Text | None = None
     omissions: list[str] = field(default_factory=list)
 
     @property
@@ -45,7 +47,7 @@ class Material:
 
 
 def gather(
-    model: Model, text: Text, lengths: tuple[int, ...], *, tokens: int, windows: int, searches: bool
+    model: Model, text: Text, lengths: tuple[int, ...], *, tokens: int, windows: int, searches: bool, fits: bool = False
 ) -> Material:
     """The windows of each purpose.
 
@@ -58,13 +60,28 @@ def gather(
     parts = {} if is_part else _parts(text)
     tested = text if is_part else parts["test"]
     fit: tuple[Tokens, ...] = ()
-    search: tuple[Tokens, ...] = ()
+    search: dict[int, tuple[Tokens, ...]] = {}
+    by_length, omissions = _judging_windows(model, tested, lengths, windows)
     if searches:
         length = min(tokens, model.spec.context or tokens)
-        fit = _windows(model, parts["fit"], min(length, FITTED_TOKENS), FITTED, fewest=1)
-        search = _windows(model, parts["search"], length, windows, fewest=FEWEST)
-    by_length, omissions = _judging_windows(model, tested, lengths, windows)
-    return Material(fit, search, by_length, tested, omissions)
+        search[length] = _windows(model, parts["search"], length, windows, fewest=FEWEST)
+        for longer in (n for n in by_length if n > length):
+            cut, room = windows_of(model, parts["search"], longer), max(FEWEST, windows * length // longer)
+            if len(cut.full) >= FEWEST_LONG:
+                search[longer] = spread(cut, room)
+            else:
+                omissions.append(f"Not searched at {longer} tokens: {parts['search'].name} has {cut.n_tokens}.")
+        longest = min(max(search), FITTED_TOKENS)
+        fit = _windows(model, parts["fit"], longest, FITTED, fewest=1)
+    elif fits:
+        if is_part:
+            raise UsageError(
+                f"mechanisms are fitted on the split fit of a text, and {text.name} is one split already",
+                hint=f"name the whole text: --text {text.name.rpartition(':')[0]}",
+            )
+        length = min(tokens, model.spec.context or tokens, FITTED_TOKENS)
+        fit = _windows(model, parts["fit"], length, FITTED, fewest=1)
+    return Material(fit, search, by_length, tested, parts.get("search"), omissions)
 
 
 def _parts(text: Text) -> dict[Split, Text]:

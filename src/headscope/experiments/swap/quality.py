@@ -13,14 +13,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from headscope.experiments.swap.yardstick import Embeddings, cosines
 from headscope.experiments.text_sample import Tokens
 from headscope.maths.resampling.clustered_mean import Estimate, clustered_mean, exponential
 from headscope.model.model import Model
 from headscope.model.plans.applied_plan import apply
 from headscope.model.plans.plan import Plan
 from headscope.model.predictions import States, predict
-from headscope.model.transformers.model_state import restored
-from headscope.model.transformers.probe_inputs import forward_options
+from headscope.progress import Step
 
 _ROWS = 256  # rows of logits that are normalised at a time
 
@@ -32,8 +32,8 @@ class Quality:
     nats: Float[Tensor, " windows"]
     original_nats: Float[Tensor, " windows"]
     tokens: Float[Tensor, " windows"]
-    kl: Float[Tensor, " windows"] | None = None
-    agreeing: Float[Tensor, " windows"] | None = None
+    kl: Float[Tensor, " windows"]
+    agreeing: Float[Tensor, " windows"]
 
     @property
     def ratio(self) -> Estimate:
@@ -50,31 +50,30 @@ class Quality:
         return clustered_mean(sums, self.tokens)
 
 
-def window_nats(model: Model, tokens: Tokens) -> float:
-    """The nats of a window's tokens, each but the first predicted from those before it."""
-    with torch.no_grad(), restored(model.hf):
-        logits = model.hf(input_ids=tokens[None].to(model.hf.device), **forward_options(model.hf)).logits[0, :-1]
-    following = tokens[1:].to(logits.device)
-    parts = zip(torch.split(logits, _ROWS), torch.split(following, _ROWS), strict=True)
-    return sum(float(torch.nn.functional.cross_entropy(rows.float(), ids, reduction="sum")) for rows, ids in parts)
-
-
 def quality(model: Model, plan: Plan, windows: Sequence[Tokens]) -> Quality:
     """Perplexity, KL and agreement of a plan on some windows."""
     rows = [_compared(model, plan, tokens) for tokens in windows]
     nats, original_nats, kl, agreeing = torch.tensor(rows, dtype=torch.float64).T
-    return Quality(nats, original_nats, _scored(windows), kl, agreeing)
+    scored = torch.tensor([len(tokens) - 1 for tokens in windows], dtype=torch.float64)
+    return Quality(nats, original_nats, scored, kl, agreeing)
 
 
-def _scored(windows: Sequence[Tokens]) -> Float[Tensor, " windows"]:
-    """The number of tokens of each window that are predicted."""
-    return torch.tensor([len(tokens) - 1 for tokens in windows], dtype=torch.float64)
+def embedding_cosines(
+    model: Model, plan: Plan, windows: Sequence[Tokens], task: str, step: Step
+) -> Float[Tensor, " windows"]:
+    """The cosine of each window's embedding with that of the original."""
+    originals = _embeddings(model, windows, task, step)
+    with apply(plan, model):
+        return cosines(_embeddings(model, windows, task, step), originals)
 
 
-def quality_of(nats: Sequence[float], original_nats: Sequence[float], windows: Sequence[Tokens]) -> Quality:
-    """The quality that these nats mean, for windows in the same order."""
-    with_plan, without = (torch.tensor(list(values), dtype=torch.float64) for values in (nats, original_nats))
-    return Quality(with_plan, without, _scored(windows))
+def _embeddings(model: Model, windows: Sequence[Tokens], task: str, step: Step) -> list[list[float]]:
+    readings = []
+    for index, tokens in enumerate(windows):
+        step(task, index, len(windows))
+        readings.append(Embeddings().reading(model, tokens))
+    step(task, len(windows), len(windows))
+    return readings
 
 
 def _compared(model: Model, plan: Plan, tokens: Tokens) -> tuple[float, float, float, float]:

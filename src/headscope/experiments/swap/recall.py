@@ -11,7 +11,7 @@ lie at several depths of the text: 0 is its beginning, 1 its end. A task that th
 `ABLE` of its trials says nothing about a plan and is left out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -25,10 +25,10 @@ from headscope.model.transformers.model_state import restored
 from headscope.model.transformers.probe_inputs import forward_options
 from headscope.progress import Step
 
-TASK = "asking for facts in"
+TASK = "asking for hidden facts, trial"
 ABLE = 0.8
 DEPTHS = (0.1, 0.3, 0.5, 0.7, 0.9)
-PASSKEY, NEEDLES, LOOKUP = "passkey", "needles", "look-up"
+TASKS = PASSKEY, NEEDLES, LOOKUP = "passkey", "needles", "look-up"
 CITIES = ("Paris", "Rome", "Cairo", "Lima")
 WORDS = (
     "apple", "river", "stone", "cloud", "table", "horse", "paper", "green", "night", "house",
@@ -60,27 +60,80 @@ class Recall:
 
 def recall(model: Model, plan: Plan, n: int, fillers: Sequence[Tokens], seed: int, step: Step) -> list[Recall]:
     """Ask for facts at every depth, once in each text of `fillers`; text, facts and question are n tokens together."""
-    generator = torch.Generator().manual_seed(seed)
-    trials = [
-        trial_of(model, task, depth, filler, n, generator)
-        for task in (PASSKEY, NEEDLES, LOOKUP)
-        for depth in DEPTHS
-        for filler in fillers
-    ]
-    label = f"{TASK} {n} tokens, trial"
-    original, swapped = list[bool](), list[bool]()
-    for index, trial in enumerate(trials):
-        step(label, index, len(trials))
-        original.append(is_right(model, trial))
-        with apply(plan, model):
-            swapped.append(is_right(model, trial))
-    step(label, len(trials), len(trials))
+    trials = trials_of(model, n, fillers, seed)
+    original = rights(model, trials, step)
+    with apply(plan, model):
+        swapped = rights(model, trials, step)
     outcomes = list(zip(trials, original, swapped, strict=True))
     return [
         _counted(n, task, depth, [row for row in outcomes if (row[0].task, row[0].depth) == (task, depth)])
-        for task in (PASSKEY, NEEDLES, LOOKUP)
+        for task in TASKS
         for depth in DEPTHS
     ]
+
+
+def trials_of(model: Model, n: int, fillers: Sequence[Tokens], seed: int) -> list[Trial]:
+    """A trial of every task at every depth in each text of `fillers`, n tokens each."""
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        trial_of(model, task, depth, filler, n, generator) for task in TASKS for depth in DEPTHS for filler in fillers
+    ]
+
+
+def rights(model: Model, trials: Sequence[Trial], step: Step) -> list[bool]:
+    """Which trials the model gets right, as it is now."""
+    outcomes = []
+    for index, trial in enumerate(trials):
+        step(TASK, index, len(trials))
+        outcomes.append(is_right(model, trial))
+    step(TASK, len(trials), len(trials))
+    return outcomes
+
+
+@dataclass
+class RecallBudget:
+    """The second budget of a search: the share of the facts that the original finds and a plan may lose.
+
+    Facts are hidden in texts of the split `search`. A task counts at a length where the original gets at least `ABLE`
+    of its trials right; a plan is within the budget where it finds at least `1 - allowed` as many of these facts.
+
+    Properties:
+        - a plan that sees nothing is over every budget  (tested: test_a_recall_budget_refuses_a_plan_that_forgets)
+    """
+
+    model: Model
+    trials: Sequence[Trial]  # that count
+    allowed: float
+
+    def lost(self, plan: Plan, step: Step) -> float:
+        """The share of the facts that the plan does not find."""
+        with apply(plan, self.model):
+            return 1.0 - sum(rights(self.model, self.trials, step)) / len(self.trials)
+
+
+def recall_budget(
+    model: Model, fillers: Mapping[int, Sequence[Tokens]], allowed: float, seed: int, step: Step
+) -> RecallBudget:
+    """The budget over the trials that count, at every length of `fillers`.
+
+    Raises:
+        UsageError: The original itself solves no task, so that nothing can be lost.
+    """
+    counting: list[Trial] = []
+    for n, texts in fillers.items():
+        trials = trials_of(model, n, texts, seed)
+        outcomes = rights(model, trials, step)
+        for task in TASKS:
+            of_task = [(trial, right) for trial, right in zip(trials, outcomes, strict=True) if trial.task == task]
+            if sum(right for _, right in of_task) >= ABLE * len(of_task):
+                counting += [trial for trial, right in of_task if right]
+    if not counting:
+        raise UsageError(
+            f"recall cannot be a budget here: {model.spec.name} itself finds less than {ABLE:.0%} of the facts of "
+            f"every task in texts of {', '.join(map(str, fillers)) or 'these'} tokens",
+            hint="ask in shorter texts (--recall-lengths 256), or leave --recall out",
+        )
+    return RecallBudget(model, counting, allowed)
 
 
 def _counted(n: int, task: str, depth: float, outcomes: Sequence[tuple[Trial, bool, bool]]) -> Recall:

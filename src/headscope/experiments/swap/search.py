@@ -1,38 +1,40 @@
 """Finds the cheapest plan within a budget: the ladder proposes, measurement on the whole model decides.
 
-Plans of the ladder get cheaper and worse step by step. The search halves the range of steps, measures the perplexity of
-the plan in the middle on the windows of the search, and goes on in the upper or lower half: a plan is within the budget
-when the upper end of its paired 95 % interval is. Every measurement stays in the frontier. A measurement that is over
-the budget after some windows beyond doubt ends early.
+Plans of the ladder get cheaper and worse step by step. The search halves the range of steps and measures the plan in
+the middle on windows of the split `search`: the longest windows first, since a mechanism hides most there, then shorter
+ones, then recall where it is a budget too. A plan is within the budget at a length when the upper end of its loss is.
+Every measurement stays in the frontier. One that is over the budget beyond doubt after some windows ends early.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
+from headscope.experiments.swap.journal import Entry, Journal
 from headscope.experiments.swap.ladder import Ladder
-from headscope.experiments.swap.quality import Quality, quality_of, window_nats
+from headscope.experiments.swap.recall import RecallBudget
+from headscope.experiments.swap.yardstick import Loss, Yardstick
 from headscope.experiments.text_sample import Tokens
 from headscope.model.model import Model
 from headscope.model.plans.applied_plan import apply
 from headscope.model.plans.plan import Plan
 from headscope.progress import Step
 
-TASK = "measuring plans on the search text, window"
-ORIGINAL_TASK = "measuring the original on the search text, window"
-_HOPELESS = 3.0  # a plan whose mean is so many budgets over is not measured to the end
-_FEWEST = 2  # windows before that is decided
+_FEWEST = 2  # windows before a plan may count as hopeless
 _PRECISION = 100  # the search ends when the best plan is known to this part of the ladder
 
 
 @dataclass(frozen=True)
 class Tried:
-    """One plan that was measured: the steps of the ladder that it takes, and its quality."""
+    """A plan measured at one length: the steps of the ladder that it takes, and what it loses and gains."""
 
     steps: int
     rules: dict[str, str]
-    share: float  # of the original's pairs
-    quality: Quality
+    tokens: int
+    windows: int
+    loss: Loss
+    speedup: float  # seconds of the original's forwards over the plan's, on the same windows
     within: bool
 
 
@@ -43,52 +45,86 @@ class Search:
     Properties:
         - the plan that it returns is within the budget on the search text  (tested: test_search_meets_its_budget)
         - nothing fits: no head is replaced  (tested: test_an_impossible_budget_replaces_nothing)
+        - an interrupted search ends with the same plan  (tested: test_an_interrupted_search_goes_on)
     """
 
     model: Model
     ladder: Ladder
-    windows: Sequence[Tokens]
+    windows: Mapping[int, Sequence[Tokens]]  # by length
     allowed: float
-    total_pairs: float
+    yardstick: Yardstick
     seconds: float
+    journal: Journal = field(default_factory=Journal)
+    recall: RecallBudget | None = None
     clock: Callable[[], float] = time.monotonic
     tried: list[Tried] = field(default_factory=list)
+    recall_lost: dict[int, float] = field(default_factory=dict)  # by steps
     is_complete: bool = True
 
     def run(self, step: Step) -> int:
         """The number of steps of the best plan within the budget."""
         end = self.clock() + self.seconds
-        original = self._nats(ORIGINAL_TASK, Plan({}), step)
         fitting, failing = 0, len(self.ladder.steps) + 1
+        # Everything first: where all heads are cheap, nothing is left to search.
+        count = len(self.ladder.steps)
         while failing - fitting > max(1, len(self.ladder.steps) // _PRECISION):
             if self.clock() > end:
                 self.is_complete = False
                 break
-            # Everything first: where all heads are cheap, nothing is left to search.
-            count = (fitting + failing) // 2 if self.tried else len(self.ladder.steps)
-            tried = self._measured(count, original, step)
-            self.tried.append(tried)
-            fitting, failing = (count, failing) if tried.within else (fitting, count)
+            fitting, failing = (count, failing) if self._fits(count, step) else (fitting, count)
+            count = (fitting + failing) // 2
         return fitting
 
-    def _measured(self, steps: int, original: Sequence[float], step: Step) -> Tried:
-        rules = self.ladder.rules(steps)
-        nats = self._nats(f"{TASK} (plan {len(self.tried) + 1})", Plan(rules), step, original)
-        measured = quality_of(nats, original[: len(nats)], self.windows[: len(nats)])
-        is_whole = len(nats) == len(self.windows)
-        share = 1.0 - self.ladder.saved(steps) / self.total_pairs
-        return Tried(steps, rules, share, measured, is_whole and measured.ratio.high <= 1.0 + self.allowed)
+    def measured(self, steps: int) -> tuple[Tried, ...]:
+        """What was measured of the plan with so many steps, at each length."""
+        return tuple(tried for tried in self.tried if tried.steps == steps)
 
-    def _nats(self, task: str, plan: Plan, step: Step, original: Sequence[float] = ()) -> list[float]:
-        """The nats of the windows; of fewer where a plan is far over the budget."""
-        nats: list[float] = []
-        with apply(plan, self.model):
-            for index, tokens in enumerate(self.windows):
-                step(task, index, len(self.windows))
-                nats.append(window_nats(self.model, tokens))
-                if original and len(nats) >= _FEWEST:
-                    so_far = quality_of(nats, original[: len(nats)], self.windows[: len(nats)])
-                    if so_far.ratio.mean > 1.0 + _HOPELESS * self.allowed and so_far.ratio.low > 1.0 + self.allowed:
-                        break
-        step(task, len(self.windows), len(self.windows))
-        return nats
+    def _fits(self, steps: int, step: Step) -> bool:
+        for length in sorted(self.windows, reverse=True):
+            self.tried.append(self._at_length(steps, length, step))
+            if not self.tried[-1].within:
+                return False
+        if self.recall is None:
+            return True
+        self.recall_lost[steps] = self.recall.lost(Plan(self.ladder.rules(steps)), step)
+        return self.recall_lost[steps] <= self.recall.allowed
+
+    def _at_length(self, steps: int, length: int, step: Step) -> Tried:
+        windows, rules = self.windows[length], self.ladder.rules(steps)
+        originals = self._entries({}, length, f"measuring the original at {length} tokens, window", step)
+        number = len({tried.steps for tried in self.tried} | {steps})
+        task = f"measuring plan {number} of the search at {length} tokens, window"
+        entries = self._entries(rules, length, task, step, originals)
+        loss, count = self._loss(entries, originals, windows), len(entries)
+        seconds, original_seconds = (sum(entry.seconds for entry in part[:count]) for part in (entries, originals))
+        within = count == len(windows) and loss.high <= self.allowed
+        return Tried(steps, rules, length, count, loss, original_seconds / seconds, within)
+
+    def _loss(self, entries: Sequence[Entry], originals: Sequence[Entry], windows: Sequence[Tokens]) -> Loss:
+        readings, without = ([entry.readings for entry in part] for part in (entries, originals[: len(entries)]))
+        return self.yardstick.loss(readings, without, windows[: len(entries)])
+
+    def _entries(
+        self, rules: Mapping[str, str], length: int, task: str, step: Step, originals: Sequence[Entry] = ()
+    ) -> list[Entry]:
+        """The entries of the windows; of fewer where a plan is far over the budget."""
+        entries: list[Entry] = []
+        windows = self.windows[length]
+        with apply(Plan(rules), self.model):
+            for index, tokens in enumerate(windows):
+                step(task, index, len(windows))
+                entries.append(self.journal.entry(rules, tokens, partial(self._entry, tokens)))
+                if originals and self._is_hopeless(entries, originals, windows):
+                    break
+        step(task, len(windows), len(windows))
+        return entries
+
+    def _is_hopeless(self, entries: Sequence[Entry], originals: Sequence[Entry], windows: Sequence[Tokens]) -> bool:
+        if len(entries) < _FEWEST:
+            return False
+        return self.yardstick.is_hopeless(self._loss(entries, originals, windows), self.allowed)
+
+    def _entry(self, tokens: Tokens) -> Entry:
+        start = time.perf_counter()
+        readings = self.yardstick.reading(self.model, tokens)
+        return Entry(readings, time.perf_counter() - start)

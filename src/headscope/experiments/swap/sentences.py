@@ -25,6 +25,29 @@ def headlines(tables: dict[str, pl.DataFrame], leak: ModelLeak, text_name: str) 
     )
 
 
+def encoder_headlines(tables: dict[str, pl.DataFrame], text_name: str) -> tuple[Headline, ...]:
+    """Embeddings, speed and heads of an encoder."""
+    embeddings, speed = (
+        tables[name].filter(pl.col("which") == "plan").to_dicts()[-1] for name in ("embeddings", "speed")
+    )
+    figure = "frontier" if "frontier" in tables else ""
+    return (_embeddings(embeddings, text_name, figure), _speed(speed), _heads(tables["heads"]))
+
+
+def _embeddings(row: Row, text_name: str, figure: str) -> Headline:
+    texts = f"{row['windows']} text{'' if row['windows'] == 1 else 's'}"
+    return Headline(
+        full=f"At {row['tokens']} tokens, the embeddings of {texts} of {text_name} keep a cosine of "
+        f"{row['cosine']:.4f} with the original's on average, and of {row['cosine_least']:.4f} at least.",
+        short=f"At {row['tokens']} tokens every embedding keeps a cosine of at least {row['cosine_least']:.4f}.",
+        effect=share_effect(row["cosine_least"], 1.0),
+        answer="least cosine with the original's embedding",
+        value=f"{row['cosine_least']:.4f}",
+        null="1",
+        figure=figure,
+    )
+
+
 def _quality(row: Row, text_name: str, figure: str) -> Headline:
     change = 100 * (row["ratio"] - 1)
     windows = f"{row['windows']} window{'' if row['windows'] == 1 else 's'}"

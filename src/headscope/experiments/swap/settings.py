@@ -22,11 +22,19 @@ COMMAND = Command(
         "headscope swap smollm2 --budget 1% --text moby-dick --save plan.json --out out/swap",
         "headscope swap smollm2 --plan plan.json --text handbook-en --lengths 2048,8192",
     ),
-    tables=("quality", "speed", "heads", "recall", "frontier", "texts"),
-    needs_writer=True,
+    tables=("quality", "embeddings", "speed", "heads", "recall", "frontier", "texts"),
 )
 _LARGEST_BUDGET = 1.0  # a perplexity twice the original's
 PROMPT = "The old house at the end of the road had been empty for years, until"
+
+
+def share_of(percentage: str) -> float:
+    """The share that a percentage means; 0 for what is none."""
+    number, percent, ending = percentage.partition("%")
+    try:
+        return float(number) / 100 if percent and not ending.strip() else 0.0
+    except ValueError:
+        return 0.0
 
 
 @dataclass(frozen=True)
@@ -44,6 +52,17 @@ class Params:
     plan: str = field(default="", metadata={"help": "a plan that was saved", "metavar": "FILE"})
     budget: str = field(
         default="", metadata={"help": "search a plan that costs at most this much perplexity: 1%", "metavar": "PERCENT"}
+    )
+    recall: str = field(
+        default="",
+        metadata={
+            "help": "a second budget of the search: lose at most this share of the hidden facts that the model finds",
+            "metavar": "PERCENT",
+        },
+    )
+    fit: bool = field(
+        default=False,
+        metadata={"help": "choose columns, global positions and features for each head, from its activations"},
     )
     save: str = field(default="", metadata={"help": "write the plan into this file", "metavar": "FILE"})
     text: "Text | None" = field(
@@ -78,11 +97,7 @@ class Params:
     @property
     def allowed(self) -> float:
         """The budget as a share of the perplexity; 0 without a search."""
-        number, percent, ending = self.budget.partition("%")
-        try:
-            return float(number) / 100 if percent and not ending.strip() else 0.0
-        except ValueError:
-            return 0.0
+        return share_of(self.budget)
 
     def check(self) -> None:
         """Refuse rules, plans and budgets that cannot be read, and several sources of a plan at once."""
@@ -100,6 +115,13 @@ class Params:
             raise UsageError(
                 f"the budget {self.budget!r} is no percentage above 0 % and up to 100 %",
                 hint="1% lets the perplexity grow from 20 to at most 20.2",
+            )
+        if self.recall and not self.budget:
+            raise UsageError("--recall is a second budget of a search", hint="add --budget 1%")
+        if self.recall and not 0 < share_of(self.recall) < 1:
+            raise UsageError(
+                f"the budget of recall {self.recall!r} is no percentage above 0 % and below 100 %",
+                hint="--recall 5% lets a plan lose one of twenty facts that the original finds",
             )
         # The command line hands over the name of a text before it is read.
         name, _, split = str(getattr(self.text, "name", self.text)).rpartition(":")

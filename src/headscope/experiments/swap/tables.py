@@ -5,16 +5,23 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 import polars as pl
+import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from headscope.attention.mechanism_spelling import spelled
 from headscope.core import HeadQuantity, Site
 from headscope.experiments.swap.candidates import computed_pairs, full_pairs
+from headscope.experiments.swap.plan_cost import forward_flops, plan_pairs
 from headscope.experiments.swap.quality import Quality
 from headscope.experiments.swap.recall import ABLE, Recall
-from headscope.experiments.swap.search import Tried
+from headscope.experiments.swap.search import Search
 from headscope.experiments.swap.speed import Speed
+from headscope.experiments.swap.yardstick import Loss
 from headscope.lenses.shared.plots import place
-from headscope.maths.resampling.clustered_mean import Estimate
+from headscope.maths.resampling.clustered_mean import Estimate, clustered_mean
+from headscope.model.model import Model
+from headscope.model.plans.plan import Plan
 
 _FLOAT, _WORD, _COUNT = pl.Float64, pl.String, pl.Int64
 
@@ -28,8 +35,7 @@ def quality_table(by_length: Mapping[int, Quality]) -> pl.DataFrame:
         rows.append({"tokens": length, "which": "original", "perplexity": original, "windows": windows})
         row: dict[str, object] = {"tokens": length, "which": "plan", "perplexity": measured.perplexity}
         row |= _ends("ratio", measured.ratio)
-        if measured.kl is not None and measured.agreeing is not None:
-            row |= _ends("kl", measured.mean(measured.kl)) | _ends("agreement", measured.mean(measured.agreeing))
+        row |= _ends("kl", measured.mean(measured.kl)) | _ends("agreement", measured.mean(measured.agreeing))
         rows.append(row | {"windows": windows})
     numbers = [f"{name}{end}" for name in ("ratio", "kl", "agreement") for end in ("", "_low", "_high")]
     schema = {"tokens": _COUNT, "which": _WORD, "perplexity": _FLOAT, **dict.fromkeys(numbers, _FLOAT)}
@@ -91,20 +97,43 @@ def heads_table(
     return pl.DataFrame(rows, schema=schema)
 
 
-def frontier_table(tried: Sequence[Tried]) -> pl.DataFrame:
-    """A row for every plan that the search measured, the most expensive first."""
+def embedding_table(by_length: Mapping[int, Float[Tensor, " windows"]]) -> pl.DataFrame:
+    """A row for the plan at each length: how near its embeddings are to the original's."""
     rows = [
         {
-            "share": plan.share,
-            **_ends("ratio", plan.quality.ratio),
-            "windows": len(plan.quality.tokens),
-            "replaced": plan.steps,
-            "within": plan.within,
+            "tokens": length,
+            "which": "plan",
+            **_ends("cosine", clustered_mean(cosines, torch.ones_like(cosines))),
+            "cosine_least": float(cosines.min()),
+            "windows": len(cosines),
         }
-        for plan in sorted(tried, key=lambda plan: plan.steps)
+        for length, cosines in by_length.items()
     ]
-    schema = {"share": _FLOAT, "ratio": _FLOAT, "ratio_low": _FLOAT, "ratio_high": _FLOAT}
-    return pl.DataFrame(rows, schema={**schema, "windows": _COUNT, "replaced": _COUNT, "within": pl.Boolean})
+    numbers = dict.fromkeys(("cosine", "cosine_low", "cosine_high", "cosine_least"), _FLOAT)
+    return pl.DataFrame(rows, schema={"tokens": _COUNT, "which": _WORD, **numbers, "windows": _COUNT})
+
+
+def frontier_table(search: Search, model: Model) -> pl.DataFrame:
+    """A row for every plan and length that the search measured: predicted cost, measured time, quality."""
+    rows = [
+        {
+            "replaced": tried.steps,
+            "tokens": tried.tokens,
+            "share": plan_pairs(Plan(tried.rules), model.sites, tried.tokens)
+            / plan_pairs(Plan({}), model.sites, tried.tokens),
+            "flops": forward_flops(model, Plan(tried.rules), tried.tokens)
+            / forward_flops(model, Plan({}), tried.tokens),
+            "speedup": tried.speedup,
+            **_ends("loss", tried.loss),
+            "windows": tried.windows,
+            "recall_lost": search.recall_lost.get(tried.steps),
+            "within": tried.within,
+        }
+        for tried in sorted(search.tried, key=lambda tried: (tried.steps, tried.tokens))
+    ]
+    floats = ("share", "flops", "speedup", "loss", "loss_low", "loss_high")
+    schema = {"replaced": _COUNT, "tokens": _COUNT, **dict.fromkeys(floats, _FLOAT), "windows": _COUNT}
+    return pl.DataFrame(rows, schema={**schema, "recall_lost": _FLOAT, "within": pl.Boolean})
 
 
 def recall_table(outcomes: Sequence[Recall]) -> pl.DataFrame:
@@ -148,7 +177,7 @@ def head_quantities() -> tuple[HeadQuantity, ...]:
     )
 
 
-def _ends(name: str, estimate: Estimate) -> dict[str, float | None]:
+def _ends(name: str, estimate: Estimate | Loss) -> dict[str, float | None]:
     """A value and its interval, with None for an end that one window does not give."""
     ends = {name: estimate.mean, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
     return {column: end if math.isfinite(end) else None for column, end in ends.items()}

@@ -1,0 +1,40 @@
+"""Chooses parameters of mechanisms for calls of one head: the keys with the most mass, and errors of the output."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from headscope.attention.call import Call
+from headscope.attention.maps import pattern
+from headscope.attention.mechanisms.dense import Dense
+
+if TYPE_CHECKING:
+    from headscope.attention.mechanism import Mechanism
+    from headscope.attention.sparse.pattern import Pattern
+
+
+def heaviest_keys(calls: Sequence[Call], covered: "Pattern", count: int) -> tuple[int, ...]:
+    """The `count` key positions with the most mass outside of what a pattern covers, summed over calls and queries.
+
+    Properties:
+        - no other positions carry more mass  (tested: test_fitted_columns_carry_the_most_mass)
+    """
+    mass = torch.zeros(1 + max(int(call.key_positions.max()) for call in calls), dtype=torch.float64)
+    for call in calls:
+        seen = covered.seen(call).mask
+        weights = pattern(call) if seen is None else pattern(call).masked_fill(seen, 0.0)
+        by_key = weights.double().sum((1, 2)).cpu()
+        mass.scatter_add_(0, call.key_positions.expand_as(by_key).flatten().cpu(), by_key.flatten())
+    # Among equal masses the first positions, whatever the order of sorting.
+    return tuple(sorted(torch.argsort(mass, descending=True, stable=True)[:count].tolist()))
+
+
+def output_error(mechanism: "Mechanism", calls: Sequence[Call]) -> float:
+    r"""The squared error of the output relative to that of dense attention: $\sum |\Delta z|^2 / \sum |z|^2$."""
+    lost = total = 0.0
+    for call in calls:
+        dense = Dense()(call).out.double()
+        lost += float((mechanism(call).out.double() - dense).square().sum())
+        total += float(dense.square().sum())
+    return lost / total if total else lost
