@@ -117,7 +117,7 @@ def test_a_ladder_by_brute_force(planted) -> None:
     planned = ladder(by_site, damages, full)
     heads = [(site, head) for site in by_site for head in range(2)]
     points = {
-        (site, head): [(100.0, 0.0), *((c.pairs, float(damages[site][i, head])) for i, c in enumerate(by_site[site]))]
+        (site, head): [(100.0, 0.0), *((c.spent, float(damages[site][i, head])) for i, c in enumerate(by_site[site]))]
         for site, head in heads
     }
     choices = [
@@ -146,8 +146,8 @@ def test_rules_of_a_ladder_name_each_head_once(planted, tiny: Model) -> None:
 def test_candidates_save_pairs_and_can_be_seen(tiny: Model) -> None:
     site = tiny.sites[0]
     listed = candidates(site, 256, 1024)
-    assert [candidate.pairs for candidate in listed] == sorted(candidate.pairs for candidate in listed)
-    assert all(candidate.pairs < full_pairs(site, 1024) for candidate in listed)
+    assert [candidate.spent for candidate in listed] == sorted(candidate.spent for candidate in listed)
+    assert all(candidate.spent < full_pairs(site, 1024) for candidate in listed)
     assert [candidate.mechanism.left for candidate in listed] == [64]  # type: ignore[attr-defined]
     assert len(candidates(site, 2048, 8192)) == 4
     assert len(candidates(site, 4096, 8192)) == 5
@@ -375,18 +375,18 @@ def test_the_tables_of_a_search(finding, tiny: Model) -> None:
     assert set(frontier["tokens"]) == {LENGTH}
     assert (frontier["flops"] <= 1.0).all()
     assert (frontier["flops"] >= frontier["share"]).all()
-    assert {figure.name for figure in finding.figures} == {"heads", "frontier", "speed"}
-    assert [len(str(headline.short).split()) <= 20 for headline in finding.headlines] == [True] * 5
+    assert {figure.name for figure in finding.figures} == {"heads", "frontier", "speed", "decoding"}
+    assert [len(str(headline.short).split()) <= 20 for headline in finding.headlines] == [True] * 6
 
 
 def test_sentences_about_recall(finding) -> None:
     """What the original cannot do is named, and does not count."""
     rows = [Recall(64, "passkey", 0.1, 10, 9, 6), Recall(64, "look-up", 0.1, 10, 2, 9)]
     leak_result = leak.ModelLeak(0.0, 1e-4)
-    headline = headlines({**finding.tables, "recall": recall_table(rows)}, leak_result, "text")[3]
+    headline = headlines({**finding.tables, "recall": recall_table(rows)}, leak_result, "text")[4]
     assert headline.full.startswith("Of 10 facts hidden in texts, the original finds 9 and the plan 6.")
     assert "less than 80 % right: look-up at 64 tokens" in headline.full
-    nothing = headlines({**finding.tables, "recall": recall_table(rows[1:])}, leak_result, "text")[3]
+    nothing = headlines({**finding.tables, "recall": recall_table(rows[1:])}, leak_result, "text")[4]
     assert nothing.full.startswith("Recall says nothing about this plan.")
 
 
@@ -545,7 +545,7 @@ def test_a_recall_budget_refuses_a_plan_that_forgets(tiny: Model, windows: tuple
     budget = RecallBudget(tiny, answered, 0.1)
     assert budget.lost(Plan({}), silent) == 0.0
     assert budget.lost(Plan({"window(left=0, right=0)": "all"}), silent) > 0.5
-    steps = [LadderStep(site, head, Candidate("window(left=0, right=0)", Window(0, 0), 1.0), 1.0, 1.0)
+    steps = [LadderStep(site, (head,), Candidate("window(left=0, right=0)", Window(0, 0), 1.0), 1.0, 1.0)
              for site in tiny.sites for head in range(site.n_heads)]  # fmt: skip
     search = Search(tiny, Ladder(tuple(steps)), {LENGTH: windows[:2]}, 1e9, Perplexity(), 600.0, recall=budget)
     best = search.run(silent)

@@ -145,7 +145,10 @@ def generated(model: Any, **settings: Any) -> Tensor:
     return tokens
 
 
-@pytest.mark.parametrize("settings", [{}, {"num_beams": 3}, {"prefill_chunk_size": 5}, {"num_return_sequences": 2, "num_beams": 2}], ids=str)  # fmt: skip
+WAYS = ({}, {"num_beams": 3}, {"prefill_chunk_size": 5}, {"num_return_sequences": 2, "num_beams": 2})
+
+
+@pytest.mark.parametrize("settings", WAYS, ids=str)
 @pytest.mark.parametrize("name", ["llama_gqa", "gpt2"])
 def test_generate_drops_keys_by_itself(name: str, settings: dict[str, Any]) -> None:
     """Greedy, by beams, and with a prefill in pieces: the tokens of the ordinary cache."""

@@ -51,22 +51,39 @@ _FAR = 2**40  # a position after every one that a mechanism names
 @lru_cache(maxsize=_REMEMBERED)
 def stored_keys(readers: Readers, base: int, length: int) -> StoredKeys:
     """What a cache of `length` tokens holds that was trimmed at `base`."""
-    positions = torch.arange(length)
-    for_all = torch.ones(length, dtype=torch.bool)
-    is_kept = torch.zeros(length, dtype=torch.bool) if readers else for_all
+    positions = _candidates(readers, base, length)
+    for_all = torch.ones(len(positions), dtype=torch.bool)
+    is_kept = positions >= base if readers else for_all
     for mechanism in readers:
         read = mechanism.still_read(positions, base)
         is_kept = is_kept | (for_all if read is None else read)
-    is_kept[base:] = True
     positions = positions[is_kept]
     has_gaps = len(positions) > 0 and int(positions[-1] - positions[0]) != len(positions) - 1
-    return StoredKeys(positions, None if has_gaps or not len(positions) else int(positions[0]))
+    stored = StoredKeys(positions, None if has_gaps or not len(positions) else int(positions[0]))
+    _newest[readers] = base, length, stored
+    return stored
+
+
+# What was stored last for each set of readers: a step of generation then looks at no more keys than are stored.
+_newest: dict[Readers, tuple[int, int, StoredKeys]] = {}
+
+
+def _candidates(readers: Readers, base: int, length: int) -> Int[Tensor, " positions"]:
+    """Positions that may be stored, in order: what is dropped once stays dropped."""
+    earlier_base, earlier_length, earlier = _newest.get(readers, (length, length, None))
+    if len(_newest) > _REMEMBERED:
+        _newest.clear()
+    if earlier is None or earlier_base > base or earlier_length > length:
+        return torch.arange(length)
+    return torch.cat([earlier.positions, torch.arange(earlier_length, length)])
 
 
 @lru_cache(maxsize=_REMEMBERED)
 def staying_runs(readers: Readers, base: int, new_base: int, length: int) -> tuple[tuple[int, int], ...]:
     """The runs of stored keys, as begin and end by index, that stay when the cache is trimmed at a new base."""
     stored = stored_keys(readers, base, length).positions
+    if not readers:
+        return ((0, len(stored)),)
     stays = torch.isin(stored, stored_keys(readers, new_base, length).positions).int()
     edges = torch.diff(stays, prepend=stays.new_zeros(1), append=stays.new_zeros(1))
     return tuple(zip((edges == 1).nonzero()[:, 0].tolist(), (edges == -1).nonzero()[:, 0].tolist(), strict=True))

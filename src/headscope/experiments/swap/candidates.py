@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from headscope.attention.call import Call
+from headscope.attention.kept_keys import stored_keys
 from headscope.attention.mechanism import Mechanism
 from headscope.attention.mechanism_spelling import spelling_of
 from headscope.attention.mechanisms.band_sparse import BandSparse
@@ -25,11 +26,11 @@ FEWEST_FOR_BLOCKS = 2048  # tokens: in a shorter text a query sees most blocks a
 
 @dataclass(frozen=True)
 class Candidate:
-    """A mechanism in its spelling, and the pairs of queries and keys that a head then computes."""
+    """A mechanism in its spelling, and what heads that attend through it spend: pairs, or numbers in the cache."""
 
     spelling: str
     mechanism: Mechanism
-    pairs: float
+    spent: float
 
 
 def candidates(site: Site, searched: int, target: int) -> tuple[Candidate, ...]:
@@ -38,19 +39,48 @@ def candidates(site: Site, searched: int, target: int) -> tuple[Candidate, ...]:
     Each hides some keys of a text of `searched` tokens: otherwise the search would not see what it costs. There are
     none for a site whose scores have more in them than queries and keys, or that limits its keys already.
     """
-    if site.kind != "self" or site.extras or site.window is not None:
+    if not _can_be_searched(site):
         return ()
-    if site.causal:
-        bands = [BandSparse(width, 0, (0,)) for width in WIDTHS if 2 * width <= searched]
-    else:
-        bands = [BandSparse(width, width, (0,)) for width in TWO_SIDED_WIDTHS if 4 * width <= searched]
-    mechanisms: list[Mechanism] = [*bands, *([BLOCKS] if searched >= FEWEST_FOR_BLOCKS else [])]
+    mechanisms = [*_bands(site, searched), *([BLOCKS] if searched >= FEWEST_FOR_BLOCKS else [])]
     listed = [
         Candidate(spelling_of(mechanism), mechanism, computed_pairs(mechanism, site, target))
         for mechanism in mechanisms
     ]
-    cheaper = [candidate for candidate in listed if candidate.pairs < full_pairs(site, target)]
-    return tuple(sorted(cheaper, key=lambda candidate: candidate.pairs))
+    return _cheaper(listed, full_pairs(site, target))
+
+
+def cache_candidates(site: Site, searched: int, target: int) -> tuple[Candidate, ...]:
+    """The bands for the kv groups of a site, the smallest cache first, with the numbers that it holds of one group.
+
+    Properties:
+        - those that the cache really holds  (tested: test_the_numbers_of_a_cache_are_those_that_it_holds)
+    """
+    if not _can_be_searched(site) or not site.causal:
+        return ()
+    listed = [
+        Candidate(spelling_of(band), band, cached_numbers(site, len(stored_keys(frozenset({band}), target, target))))
+        for band in _bands(site, searched)
+    ]
+    return _cheaper(listed, cached_numbers(site, target))
+
+
+def cached_numbers(site: Site, keys: int) -> float:
+    """The numbers that these keys of one kv group and their values hold."""
+    return float(keys * (site.d_head + site.d_value))
+
+
+def _can_be_searched(site: Site) -> bool:
+    return site.kind == "self" and not site.extras and site.window is None
+
+
+def _bands(site: Site, searched: int) -> list[Mechanism]:
+    if site.causal:
+        return [BandSparse(width, 0, (0,)) for width in WIDTHS if 2 * width <= searched]
+    return [BandSparse(width, width, (0,)) for width in TWO_SIDED_WIDTHS if 4 * width <= searched]
+
+
+def _cheaper(listed: list[Candidate], full: float) -> tuple[Candidate, ...]:
+    return tuple(sorted((entry for entry in listed if entry.spent < full), key=lambda entry: entry.spent))
 
 
 def full_pairs(site: Site, n: int) -> float:

@@ -9,7 +9,8 @@ from headscope.core import Finding, Headline, Site, TextSpec
 from headscope.corpora import text_of
 from headscope.errors import UsageError
 from headscope.experiments.experiment import Display, Experiment, Passage, short_table
-from headscope.experiments.swap.candidates import candidates, full_pairs
+from headscope.experiments.swap.aims import AIMS
+from headscope.experiments.swap.decoding import Decoding, cache_warnings, decoding_speed
 from headscope.experiments.swap.figures import figures
 from headscope.experiments.swap.fitting import fitted
 from headscope.experiments.swap.head_damage import head_damages
@@ -25,6 +26,7 @@ from headscope.experiments.swap.sentences import encoder_headlines, headlines
 from headscope.experiments.swap.settings import COMMAND, Params, share_of
 from headscope.experiments.swap.speed import prefill_speed
 from headscope.experiments.swap.tables import (
+    decoding_table,
     embedding_table,
     frontier_table,
     head_quantities,
@@ -104,23 +106,29 @@ class Swap(Experiment[Params]):
     ) -> Finding:
         """Judge by perplexity, recall and written text; nothing may leak from the future."""
         plan, by_length, speeds = proposal.plan, {}, []
+        decodings: list[Decoding | None] = []
         for length, windows in material.test.items():
-            progress(f"{JUDGING} {length} tokens, part", 0, 2)
+            progress(f"{JUDGING} {length} tokens, part", 0, 3)
             by_length[length] = quality(model, plan, windows)
-            progress(f"{JUDGING} {length} tokens, part", 1, 2)
+            progress(f"{JUDGING} {length} tokens, part", 1, 3)
             speeds.append(prefill_speed(model, plan, windows[0], params.repeats, progress))
-            progress(f"{JUDGING} {length} tokens, part", 2, 2)
+            progress(f"{JUDGING} {length} tokens, part", 2, 3)
+            decodings.append(decoding_speed(model, plan, windows[0], params.repeats, progress))
+            progress(f"{JUDGING} {length} tokens, part", 3, 3)
         progress(LEAK, 0, 1)
         leak = model_leak(model, plan, material.test[min(material.test)][0], params.seed)
         progress(LEAK, 1, 1)
         tables = {"quality": quality_table(by_length), "speed": speed_table(speeds)}
+        if measured := [decoding for decoding in decodings if decoding is not None]:
+            tables["decoding"] = decoding_table(measured)
         tables |= _plan_tables(model, material, proposal)
         outcomes, omissions = _recalled(model, plan, params, material, progress)
         if outcomes:
             tables["recall"] = recall_table(outcomes)
         tables["texts"] = _texts(model, plan, params, progress)
         sentences = headlines(tables, leak, material.tested_text.name)
-        return self._finding(model, params, material, proposal, tables, sentences, (*omissions, *_leak_warnings(leak)))
+        warnings = (*omissions, *cache_warnings(model, decodings), *_leak_warnings(leak))
+        return self._finding(model, params, material, proposal, tables, sentences, warnings)
 
     def _judged_encoder(
         self, model: Model, params: Params, material: Material, proposal: Proposal, progress: Step
@@ -198,19 +206,21 @@ def _plan_tables(model: Model, material: Material, proposal: Proposal) -> dict[s
 
 def _searched(model: Model, params: Params, material: Material, yardstick: Yardstick, progress: Step) -> Proposal:
     target = max(material.test)
-    by_site = {site: candidates(site, len(material.fit[0]), target) for site in model.sites}
+    aim = AIMS[params.goal]
+    by_site = {site: aim.candidates(site, len(material.fit[0]), target) for site in model.sites}
     if not any(by_site.values()):
         raise UsageError(
             f"there is nothing to search in {model.spec.name}: every site has scores with a bias, a softcap or sinks, "
             "or a window of its own",
             hint="replace heads by hand: --replace 'L0=window(left=256)'",
         )
-    full = {site: full_pairs(site, target) for site in model.sites}
+    full = {site: aim.full(site, target) for site in model.sites}
+    units = {site: aim.units(site) for site in model.sites}
     second = _recall_budget(model, params, material, progress)
     damages = head_damages(model, material.fit, by_site, yardstick, params.seed, progress)
     search = Search(
         model,
-        ladder(by_site, damages, full),
+        ladder(by_site, damages, full, units),
         material.search,
         params.allowed,
         yardstick,
@@ -222,6 +232,7 @@ def _searched(model: Model, params: Params, material: Material, yardstick: Yards
     origin = {
         "by": "search",
         "budget": params.budget,
+        "for": params.goal.value,
         "text": "" if material.searched_text is None else material.searched_text.name,
         "windows": {str(length): len(windows) for length, windows in material.search.items()},
     }
@@ -305,6 +316,7 @@ def _stated_params(params: Params, material: Material, plan: Plan) -> dict[str, 
         "replace": "; ".join(f"{heads}={mechanism}" for mechanism, heads in plan.replace.items()),
         "plan": params.plan or None,
         "budget": params.budget or None,
+        "for": params.goal.value if params.budget else None,
         "recall": params.recall or None,
         "fit": params.fit,
         "tokens": params.tokens,

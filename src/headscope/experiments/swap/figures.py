@@ -1,4 +1,4 @@
-"""The figures of a swap: which heads are cheap, quality against cost, and speed against length."""
+"""The figures of a swap: which heads are cheap, quality against cost, speed against length."""
 
 from collections.abc import Sequence
 
@@ -15,6 +15,8 @@ def figures(tables: dict[str, pl.DataFrame], sites: Sequence[Site], allowed: flo
         charts.append(_frontier(tables["frontier"], allowed))
     if len(tables["speed"].filter(pl.col("which") == "plan")) > 1:
         charts.append(_speed(tables["speed"]))
+    if "decoding" in tables and len(tables["decoding"]) > 2:
+        charts.append(_decoding(tables["decoding"]))
     return tuple(charts)
 
 
@@ -51,6 +53,26 @@ def _frontier(frontier: pl.DataFrame, allowed: float) -> Curves:
         x_axis="share of pairs computed",
         y_axis="quality lost",
         series=tuple(series),
+    )
+
+
+def _decoding(decoding: pl.DataFrame) -> Curves:
+    rows = decoding.filter(pl.col("which") == "plan")
+    lengths = rows["tokens"].to_numpy().astype(float)
+    least, most = rows["faster_least"].to_numpy(), rows["faster_most"].to_numpy()
+    return Curves(
+        name="decoding",
+        title="Generation against length",
+        caption="How many times as fast a token comes as from the original, each with its own cache, run in turns; the "
+        "band is the least and the most of a turn. Below, the bytes of the cache over the original's.",
+        x_axis="tokens read",
+        y_axis="over the original",
+        series=(
+            Series("speed", lengths, rows["faster"].to_numpy(), least, most),
+            Series("cache", lengths, rows["cache_share"].to_numpy()),
+            Series("original", lengths[[0, -1]], np.ones(2), role="null"),
+        ),
+        log_x=True,
     )
 
 

@@ -19,6 +19,7 @@ def headlines(tables: dict[str, pl.DataFrame], leak: ModelLeak, text_name: str) 
     return (
         _quality(quality, text_name, "frontier" if "frontier" in tables else ""),
         _speed(speed),
+        *(_decoding(tables["decoding"]) if "decoding" in tables else ()),
         _heads(tables["heads"]),
         *recall,
         _leak(leak),
@@ -78,6 +79,25 @@ def _speed(row: Row) -> Headline:
         answer="speed-up of the prefill",
         value=f"{row['speedup']:.2f}",
         null="1",
+    )
+
+
+def _decoding(decoding: pl.DataFrame) -> tuple[Headline, ...]:
+    original, row = decoding.to_dicts()[-2:]
+    megabytes = [ways["cache_bytes"] / 1e6 for ways in (original, row)]
+    return (
+        Headline(
+            full=f"After {row['tokens']} tokens the cache takes {megabytes[1]:.1f} MB, the original's "
+            f"{megabytes[0]:.1f} MB, and a token comes {row['faster']:.2f} times as fast "
+            f"({row['tokens_per_second']:.1f} per second; median of {row['turns']} turns, {row['faster_least']:.2f} to "
+            f"{row['faster_most']:.2f}).",
+            short=f"After {row['tokens']} tokens the cache takes {100 * row['cache_share']:.0f} % of the original's.",
+            effect=ratio_effect(row["cache_share"], 1.0),
+            answer="bytes of cache over the original's",
+            value=f"{100 * row['cache_share']:.1f} %",
+            null="100 %",
+            figure="decoding" if len(decoding) > 2 else "",
+        ),
     )
 
 

@@ -1,6 +1,7 @@
 """What can be chosen for the experiment `swap`."""
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from headscope.errors import UsageError
@@ -20,9 +21,10 @@ COMMAND = Command(
     examples=(
         "headscope swap smollm2 --replace 'L10-20=window(left=256)' --text moby-dick",
         "headscope swap smollm2 --budget 1% --text moby-dick --save plan.json --out out/swap",
+        "headscope swap smollm2 --budget 1% --for cache --text moby-dick --save plan.json",
         "headscope swap smollm2 --plan plan.json --text handbook-en --lengths 2048,8192",
     ),
-    tables=("quality", "embeddings", "speed", "heads", "recall", "frontier", "texts"),
+    tables=("quality", "embeddings", "speed", "decoding", "heads", "recall", "frontier", "texts"),
 )
 _LARGEST_BUDGET = 1.0  # a perplexity twice the original's
 PROMPT = "The old house at the end of the road had been empty for years, until"
@@ -35,6 +37,13 @@ def share_of(percentage: str) -> float:
         return float(number) / 100 if percent and not ending.strip() else 0.0
     except ValueError:
         return 0.0
+
+
+class Goal(StrEnum):
+    """What a search makes cheap."""
+
+    PREFILL = "prefill"
+    CACHE = "cache"
 
 
 @dataclass(frozen=True)
@@ -52,6 +61,14 @@ class Params:
     plan: str = field(default="", metadata={"help": "a plan that was saved", "metavar": "FILE"})
     budget: str = field(
         default="", metadata={"help": "search a plan that costs at most this much perplexity: 1%", "metavar": "PERCENT"}
+    )
+    goal: Goal = field(
+        default=Goal.PREFILL,
+        metadata={
+            "help": "what a search makes cheap: the prefill, head by head, or the cache, by groups of heads that share "
+            "keys and values",
+            "option": "for",
+        },
     )
     recall: str = field(
         default="",
@@ -116,6 +133,8 @@ class Params:
                 f"the budget {self.budget!r} is no percentage above 0 % and up to 100 %",
                 hint="1% lets the perplexity grow from 20 to at most 20.2",
             )
+        if self.goal is not Goal.PREFILL and not self.budget:
+            raise UsageError(f"--for {self.goal} says what a search makes cheap", hint="add --budget 1%")
         if self.recall and not self.budget:
             raise UsageError("--recall is a second budget of a search", hint="add --budget 1%")
         if self.recall and not 0 < share_of(self.recall) < 1:

@@ -6,7 +6,6 @@ memory is that of torch's allocations, which torch records itself.
 """
 
 import gc
-import inspect
 import statistics
 import time
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from headscope.experiments.text_sample import Tokens
 from headscope.model.model import Model
 from headscope.model.plans.applied_plan import apply
 from headscope.model.plans.plan import Plan
+from headscope.model.transformers.probe_inputs import generation_options
 from headscope.progress import Step
 
 
@@ -50,12 +50,9 @@ def prefill_speed(model: Model, plan: Plan, tokens: Tokens, repeats: int, step: 
     """Time prefills of these tokens, with the plan and without."""
     task = f"timing a prefill of {len(tokens)} tokens, turn"
 
-    # Most families can leave out the logits of all tokens but the last, as generation does.
-    last_alone = {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(model.hf.forward).parameters else {}
-
     def prefill() -> None:
         with torch.no_grad():
-            model.hf(input_ids=tokens[None].to(model.hf.device), use_cache=True, **last_alone)
+            model.hf(input_ids=tokens[None].to(model.hf.device), **generation_options(model.hf))
 
     original_bytes = peak_bytes(prefill)  # which also warms up
     with apply(plan, model):

@@ -12,7 +12,8 @@ from torch import Tensor
 from headscope.attention.mechanism_spelling import spelled
 from headscope.core import HeadQuantity, Site
 from headscope.experiments.swap.candidates import computed_pairs, full_pairs
-from headscope.experiments.swap.plan_cost import forward_flops, plan_pairs
+from headscope.experiments.swap.decoding import Decoding
+from headscope.experiments.swap.plan_cost import cached_share, forward_flops, plan_pairs
 from headscope.experiments.swap.quality import Quality
 from headscope.experiments.swap.recall import ABLE, Recall
 from headscope.experiments.swap.search import Search
@@ -72,6 +73,23 @@ def speed_table(speeds: Sequence[Speed]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema={**schema, "speedup_most": _FLOAT, "peak_bytes": _COUNT, "turns": _COUNT})
 
 
+def decoding_table(measured: Sequence[Decoding]) -> pl.DataFrame:
+    """A row for the original and one for the plan at each length."""
+    rows: list[dict[str, object]] = []
+    for decoding in measured:
+        least, most = decoding.range
+        shared = {"tokens": decoding.n, "steps": decoding.steps, "turns": len(decoding.speeds)}
+        speeds = statistics.median(decoding.original_speeds), statistics.median(decoding.speeds)
+        original = {"which": "original", "cache_bytes": decoding.original_bytes, "tokens_per_second": speeds[0]}
+        plan = {"which": "plan", "cache_bytes": decoding.bytes, "tokens_per_second": speeds[1]}
+        smaller = {"cache_share": decoding.bytes / decoding.original_bytes}
+        faster = {"faster": decoding.ratio, "faster_least": least, "faster_most": most}
+        rows += [shared | original, shared | plan | smaller | faster]
+    schema = {"tokens": _COUNT, "which": _WORD, "cache_bytes": _COUNT, "cache_share": _FLOAT}
+    speeds_schema = dict.fromkeys(("tokens_per_second", "faster", "faster_least", "faster_most"), _FLOAT)
+    return pl.DataFrame(rows, schema={**schema, **speeds_schema, "steps": _COUNT, "turns": _COUNT})
+
+
 def heads_table(
     sites: Sequence[Site], heads_by_mechanism: Mapping[str, Mapping[Site, Sequence[int]]], n: int
 ) -> pl.DataFrame:
@@ -123,6 +141,7 @@ def frontier_table(search: Search, model: Model) -> pl.DataFrame:
             / plan_pairs(Plan({}), model.sites, tried.tokens),
             "flops": forward_flops(model, Plan(tried.rules), tried.tokens)
             / forward_flops(model, Plan({}), tried.tokens),
+            "cached": cached_share(Plan(tried.rules), model.sites, tried.tokens),
             "speedup": tried.speedup,
             **_ends("loss", tried.loss),
             "windows": tried.windows,
@@ -131,7 +150,7 @@ def frontier_table(search: Search, model: Model) -> pl.DataFrame:
         }
         for tried in sorted(search.tried, key=lambda tried: (tried.steps, tried.tokens))
     ]
-    floats = ("share", "flops", "speedup", "loss", "loss_low", "loss_high")
+    floats = ("share", "flops", "cached", "speedup", "loss", "loss_low", "loss_high")
     schema = {"replaced": _COUNT, "tokens": _COUNT, **dict.fromkeys(floats, _FLOAT), "windows": _COUNT}
     return pl.DataFrame(rows, schema={**schema, "recall_lost": _FLOAT, "within": pl.Boolean})
 

@@ -52,7 +52,7 @@ class AppliedPlan:
 
     @property
     def undropped(self) -> dict[str, str]:
-        """The sites whose caches kept keys that no head reads, so far, and why."""
+        """The sites whose caches keep keys that no head reads, so far as they were used, and why."""
         return {site.label: reason for site, reason in self._session.live.key_dropping.reasons.items()}
 
     def close(self) -> None:

@@ -271,10 +271,10 @@ class AttentionCalls:
         return self._uniform[key][1]
 
     def _attended(self, site: Site, call: Call, stored: Sequence[Part] | None) -> Tensor:
-        whole = [(call, tuple(range(site.n_heads)), False)]
+        all_heads = [(call, tuple(range(site.n_heads)), False)]
         pieces = [
             (None if reads_all else mechanism, group, _piece(part, heads, group))
-            for part, heads, reads_all in stored or whole
+            for part, heads, reads_all in stored or all_heads
             for mechanism, group in self._groups(site, heads).items()
         ]
         if len(pieces) == 1:

@@ -46,6 +46,7 @@ class KeyDropping:
         self._readerships: dict[Site, tuple[Any, ...]] = {}
         self._hooks = ExitStack()
         self._cache: Any = None
+        self.obstacle = ""  # why no cache of this model can drop keys
         self.reasons: dict[Site, str] = {}
 
     def refresh(self) -> None:
@@ -55,6 +56,9 @@ class KeyDropping:
         if readerships == self._readerships:
             return
         self.close()
+        if self.obstacle:
+            self.reasons = dict.fromkeys(readerships, self.obstacle)
+            return
         self._readerships = readerships
         for site in readerships:
             module = self._hf.get_submodule(site.module)
@@ -65,11 +69,6 @@ class KeyDropping:
         self._hooks.close()
         self._readerships, self._cache = {}, None
         self.reasons.clear()
-
-    @property
-    def sites(self) -> tuple[Site, ...]:
-        """The sites with a kv group that may drop keys."""
-        return tuple(self._readerships)
 
     def _watcher(self, site: Site) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
         from transformers.cache_utils import Cache
@@ -113,7 +112,7 @@ class KeyDropping:
             layer.trim()  # a single new key waits for the next step, which copies the store anyway
 
     def _exchange(self, site: Site, raw: RawCall, layer: Any) -> None:
-        """Put a layer that drops keys in the place of one that keeps them."""
+        """Exchange a layer that keeps all keys for one that drops them."""
         from transformers.cache_utils import DynamicLayer
 
         from headscope.model.transformers.dropping_layer import DroppingLayer
@@ -132,7 +131,17 @@ class KeyDropping:
         captures = [quantity for capture in registered.captures for quantity in capture.quantities_at(site)]
         changes = [change.quantity for change in registered.changes if site in change.at]
         is_streamed = any(site in stream.at for stream in registered.streams)
-        return is_streamed or self._has_paths() or any(isinstance(quantity, kinds) for quantity in (*captures, *changes))
+        return (
+            is_streamed or self._has_paths() or any(isinstance(quantity, kinds) for quantity in (*captures, *changes))
+        )
+
+
+def group_readers(site: Site, mechanisms: Mapping[int, Mechanism]) -> tuple[Readers, ...]:
+    """What reads the keys of each kv head of a site, by the mechanisms of its replaced heads."""
+    heads_of = (
+        [head for head in range(site.n_heads) if site.kv_head(head) == kv_head] for kv_head in range(site.n_kv_heads)
+    )
+    return tuple(readers_of(tuple(mechanisms.get(head) for head in heads)) for heads in heads_of)
 
 
 def _readerships(site: Site, mechanisms: Mapping[int, Mechanism]) -> tuple[Any, ...]:
@@ -140,10 +149,7 @@ def _readerships(site: Site, mechanisms: Mapping[int, Mechanism]) -> tuple[Any, 
     from headscope.model.transformers.dropping_layer import Readership
 
     kv_heads_by_readers: dict[Readers, list[int]] = {}
-    for kv_head in range(site.n_kv_heads):
-        readers = readers_of(
-            tuple(mechanisms.get(head) for head in range(site.n_heads) if site.kv_head(head) == kv_head)
-        )
+    for kv_head, readers in enumerate(group_readers(site, mechanisms)):
         kv_heads_by_readers.setdefault(readers, []).append(kv_head)
     if set(kv_heads_by_readers) == {EVERYTHING}:
         return ()
@@ -154,17 +160,17 @@ def _part(call: Call, store: Any, base: int, length: int) -> Part:
     """The call of the heads of a store."""
     kv_heads, groups = store.of.kv_heads, call.groups
     heads = tuple(head for kv_head in kv_heads for head in range(kv_head * groups, (kv_head + 1) * groups))
-    own = slice(heads[0], heads[-1] + 1) if heads == tuple(range(heads[0], heads[-1] + 1)) else list(heads)
+    index = slice(heads[0], heads[-1] + 1) if heads == tuple(range(heads[0], heads[-1] + 1)) else list(heads)
     stored = store.positions(base, length)
     positions = stored.positions.to(call.key_positions.device)
 
     def of_heads(x: Tensor | None) -> Tensor | None:
-        return None if x is None else (x if x.shape[1] == 1 else x[:, own])[..., positions]
+        return None if x is None else (x if x.shape[1] == 1 else x[:, index])[..., positions]
 
     is_read_whole = call.plain and call.q.shape[2] == 1 and call.left is None
     reads_all = is_read_whole and reads_all_stored(store.of.readers, base, length)
     part = Call(
-        q=call.q[:, own],
+        q=call.q[:, index],
         k=store.keys,
         v=store.values,
         scale=call.scale,
@@ -176,7 +182,7 @@ def _part(call: Call, store: Any, base: int, length: int) -> Part:
         mask=of_heads(call.mask),
         bias=of_heads(call.bias),
         softcap=call.softcap,
-        sinks=None if call.sinks is None else call.sinks[own],
+        sinks=None if call.sinks is None else call.sinks[index],
     )
     part.__dict__["offset"] = None if stored.first is None or call.offset is None else call.offset - stored.first
     return part, heads, reads_all
@@ -184,7 +190,7 @@ def _part(call: Call, store: Any, base: int, length: int) -> Part:
 
 def _refusal(site: Site) -> CaptureError:
     return CaptureError(
-        f"{site.label}: this cache has dropped keys that the plan does not read, and now another mechanism, a capture, a "
-        "stream or a patch asks for them",
+        f"{site.label}: this cache has dropped keys that its plan does not read, and now another mechanism, a capture, "
+        "a stream or a patch asks for them",
         hint="read the text anew with all of it in place, or generate without a cache (cache=False)",
     )

@@ -36,6 +36,7 @@ class SoftmaxModel(LiveModel):
         self._softmax_sites = softmax_sites
         self._products = softmax_sites.products
         super().__init__(model)
+        self.key_dropping.obstacle = "this family computes its attention itself"
 
     def _answers(self) -> AttentionCalls:
         calls = SoftmaxCalls(self.registered, self.windows, self._softmax_sites, self.attended_to)

@@ -70,17 +70,17 @@ class DroppingLayer(DynamicLayer):  # type: ignore[misc]  # transformers has no 
 
     is_croppable = False
 
-    def __init__(self, whole: DynamicLayer, readerships: Sequence[Readership]) -> None:
+    def __init__(self, layer: DynamicLayer, readerships: Sequence[Readership]) -> None:
         super().__init__()
-        self.lazy_initialization(whole.keys, whole.values)
+        self.lazy_initialization(layer.keys, layer.values)
         self.readerships = tuple(readerships)
-        self.base, self.length = 0, whole.keys.shape[2]
+        self.base, self.length = 0, layer.keys.shape[2]
         self.is_awaited = False
         self.stores = [
-            KeyStore(group, whole.keys[:, group.index], whole.values[:, group.index]) for group in readerships
+            KeyStore(group, layer.keys[:, group.index], layer.values[:, group.index]) for group in readerships
         ]
-        self._nothing = whole.keys.new_full((1, 1, 1, 1), torch.nan)
-        self._n_kv_heads = whole.keys.shape[1]
+        self._nothing = layer.keys.new_full((1, 1, 1, 1), torch.nan)
+        self._n_kv_heads = layer.keys.shape[1]
         self.trim()
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
@@ -142,9 +142,8 @@ class DroppingLayer(DynamicLayer):  # type: ignore[misc]  # transformers has no 
 
 def cache_bytes(cache: Any) -> int:
     """The memory of all keys and values of a cache."""
-    held = [tensor for layer in cache.layers for tensor in _tensors(layer)]
-    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in held}
-    return sum(storages.values())
+    storages = [tensor.untyped_storage() for layer in cache.layers for tensor in _tensors(layer)]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
 def _tensors(layer: Any) -> list[Tensor]:

@@ -80,8 +80,6 @@ class ForwardPosition:
         return None if real is None or real.shape[1] < queries else real[:, -queries:].bool()
 
 
-
-
 def _two_dimensional(mask: Any) -> Tensor | None:
     return mask if isinstance(mask, Tensor) and mask.ndim == 2 else None
 

@@ -101,6 +101,14 @@ def forward_options(model: Any) -> dict[str, bool]:
     return {"use_cache": False} if "use_cache" in _parameters(model) else {}
 
 
+def generation_options(model: Any) -> dict[str, Any]:
+    """Keyword arguments for a forward as generation makes it: with a cache, and the logits of the last token alone.
+
+    Families that cannot leave out the other logits compute them all.
+    """
+    return {"use_cache": True, **({"logits_to_keep": 1} if "logits_to_keep" in _parameters(model) else {})}
+
+
 def vocabulary(config: Any) -> int:
     """The number of tokens that the model knows."""
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
