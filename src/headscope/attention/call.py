@@ -191,5 +191,11 @@ class Output:
     lse: Float[Tensor, "batch heads queries"] | None = None
 
 
+def head_index(heads: tuple[int, ...]) -> slice | list[int]:
+    """An index of some heads: a slice where they are neighbours, which copies nothing."""
+    first, last = heads[0], heads[-1] + 1
+    return slice(first, last) if heads == tuple(range(first, last)) else list(heads)
+
+
 def _narrower(a: int | None, b: int | None) -> int | None:
     return b if a is None else a if b is None else min(a, b)

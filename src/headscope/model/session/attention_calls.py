@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from headscope.attention.call import Call
+from headscope.attention.call import Call, head_index
 from headscope.attention.maps import pattern_of, scores
 from headscope.attention.mechanism import Mechanism
 from headscope.attention.statistics import Request, RowStatistics, row_statistics, uniform_statistics
@@ -283,7 +283,7 @@ class AttentionCalls:
         # Token after token, as transformers reads it: another order would be copied once more.
         out = call.q.new_empty(batch, queries, n_heads, call.v.shape[3]).transpose(1, 2)
         for mechanism, group, piece in pieces:
-            out[:, list(group)] = self._mixed(site, mechanism, piece)
+            out[:, head_index(group)] = self._mixed(site, mechanism, piece)
         return out
 
     def _mixed(self, site: Site, mechanism: Mechanism | None, call: Call) -> Tensor:

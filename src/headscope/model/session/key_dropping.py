@@ -153,14 +153,15 @@ def _readerships(site: Site, mechanisms: Mapping[int, Mechanism]) -> tuple[Any, 
         kv_heads_by_readers.setdefault(readers, []).append(kv_head)
     if set(kv_heads_by_readers) == {EVERYTHING}:
         return ()
-    return tuple(Readership(tuple(kv_heads), readers) for readers, kv_heads in kv_heads_by_readers.items())
+    return tuple(
+        Readership(tuple(kv_heads), readers, site.n_heads // site.n_kv_heads)
+        for readers, kv_heads in kv_heads_by_readers.items()
+    )
 
 
 def _part(call: Call, store: Any, base: int, length: int) -> Part:
     """The call of the heads of a store."""
-    kv_heads, groups = store.of.kv_heads, call.groups
-    heads = tuple(head for kv_head in kv_heads for head in range(kv_head * groups, (kv_head + 1) * groups))
-    index = slice(heads[0], heads[-1] + 1) if heads == tuple(range(heads[0], heads[-1] + 1)) else list(heads)
+    heads, index = store.of.query_heads, store.of.query_index
     stored = store.positions(base, length)
     positions = stored.positions.to(call.key_positions.device)
 

@@ -8,6 +8,7 @@ in their place. So this layer works only where a session answers the attention t
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers.cache_utils import DynamicLayer
 
+from headscope.attention.call import head_index
 from headscope.attention.kept_keys import Readers, StoredKeys, staying_runs, stored_keys
 from headscope.errors import CaptureError
 
@@ -27,12 +29,22 @@ class Readership:
 
     kv_heads: tuple[int, ...]
     readers: Readers
+    groups: int  # query heads per key/value head
 
-    @property
+    @cached_property
     def index(self) -> slice | list[int]:
-        """The heads on the axis of all key/value heads: a slice where they are neighbours."""
-        first, last = self.kv_heads[0], self.kv_heads[-1] + 1
-        return slice(first, last) if last - first == len(self.kv_heads) else list(self.kv_heads)
+        """The heads on the axis of all key/value heads."""
+        return head_index(self.kv_heads)
+
+    @cached_property
+    def query_heads(self) -> tuple[int, ...]:
+        """The query heads that read them."""
+        return tuple(head for kv in self.kv_heads for head in range(kv * self.groups, (kv + 1) * self.groups))
+
+    @cached_property
+    def query_index(self) -> slice | list[int]:
+        """The query heads on the axis of all heads."""
+        return head_index(self.query_heads)
 
 
 @dataclass
