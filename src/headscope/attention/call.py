@@ -15,7 +15,7 @@ sliding window of w keys is `left = w - 1`. None is no limit.
 """
 
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -191,10 +191,11 @@ class Output:
     lse: Float[Tensor, "batch heads queries"] | None = None
 
 
-def head_index(heads: tuple[int, ...]) -> slice | list[int]:
+@lru_cache(maxsize=1024)
+def head_index(heads: tuple[int, ...]) -> slice | Int[Tensor, " heads"]:
     """An index of some heads: a slice where they are neighbours, which copies nothing."""
     first, last = heads[0], heads[-1] + 1
-    return slice(first, last) if heads == tuple(range(first, last)) else list(heads)
+    return slice(first, last) if heads == tuple(range(first, last)) else torch.tensor(heads)
 
 
 def _narrower(a: int | None, b: int | None) -> int | None:

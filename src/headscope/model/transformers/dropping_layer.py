@@ -32,7 +32,7 @@ class Readership:
     groups: int  # query heads per key/value head
 
     @cached_property
-    def index(self) -> slice | list[int]:
+    def index(self) -> slice | Tensor:
         """The heads on the axis of all key/value heads."""
         return head_index(self.kv_heads)
 
@@ -42,7 +42,7 @@ class Readership:
         return tuple(head for kv in self.kv_heads for head in range(kv * self.groups, (kv + 1) * self.groups))
 
     @cached_property
-    def query_index(self) -> slice | list[int]:
+    def query_index(self) -> slice | Tensor:
         """The query heads on the axis of all heads."""
         return head_index(self.query_heads)
 
