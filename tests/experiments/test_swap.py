@@ -249,7 +249,7 @@ def test_search_meets_its_budget(tiny: Model, windows: tuple[Tokens, ...]) -> No
 def test_an_impossible_budget_replaces_nothing(tiny: Model, windows: tuple[Tokens, ...]) -> None:
     """Where the first step of the ladder ruins the model, the plan is empty."""
     ruin = Candidate("window(left=0, right=0)", Window(0, 0), 1.0)
-    steps = [LadderStep(site, head, ruin, 1.0, 1.0) for site in tiny.sites[:2] for head in range(site.n_heads)]
+    steps = [LadderStep(site, (head,), ruin, 1.0, 1.0) for site in tiny.sites[:2] for head in range(site.n_heads)]
     search = Search(tiny, Ladder(tuple(steps)), {LENGTH: windows[:4]}, 1e-6, Perplexity(), 600.0)
     assert search.run(silent) == 0
     assert all(not tried.within for tried in search.tried)
