@@ -31,6 +31,7 @@ class AppliedPlan:
 
     Properties:
         - the output is that of the mechanisms  (tested: test_a_plan_replaces_its_heads)
+        - its caches drop the keys that no head reads  (tested: test_generate_drops_keys_by_itself)
         - nothing is left behind  (tested: test_close_leaves_the_model_as_it_was)
     """
 
