@@ -1,5 +1,7 @@
 """Caches that drop keys: the same text and logits, as many keys as the formula says, and refusals."""
 
+import gc
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
@@ -167,6 +169,17 @@ def test_generate_drops_keys_by_itself(name: str, settings: dict[str, Any]) -> N
         )
         assert torch.equal(outcome.sequences, kept)
         assert all(isinstance(layer, DroppingLayer) for layer in outcome.past_key_values.layers)
+
+
+def test_a_cache_is_not_held_by_its_plan() -> None:
+    """The memory of a generation is free when it ends, also while the plan stays in place."""
+    model = opened("llama_gqa")
+    with apply(Plan({SINK: "all"}), model), torch.no_grad():
+        cache = model.hf(text(20), use_cache=True).past_key_values
+        alive = weakref.ref(cache)
+        del cache
+        gc.collect()
+        assert alive() is None
 
 
 def test_a_session_drops_keys_too() -> None:

@@ -31,7 +31,6 @@ class StoredKeys:
         return len(self.positions)
 
 
-@lru_cache(maxsize=_REMEMBERED)
 def readers_of(mechanisms: tuple[Mechanism | None, ...]) -> Readers:
     """The readers of keys that heads attend to through these mechanisms; None is the model's own attention.
 

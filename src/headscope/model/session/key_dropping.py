@@ -7,8 +7,7 @@ kind of layer than transformers' growing one, keys that are not handed to the at
 captures, streams or patches that need all keys.
 """
 
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -42,33 +41,45 @@ class KeyDropping:
         self._hf, self._registered, self._is_live, self._has_paths = hf, registered, is_live, has_paths
         modules = [site.module for site in sites]
         # A module that attends several times in a forward has several caches, or none.
-        self._sites = [site for site in sites if site.kind == "self" and modules.count(site.module) == 1]
+        self._sites = {site: None for site in sites if site.kind == "self" and modules.count(site.module) == 1}
         self._readerships: dict[Site, tuple[Any, ...]] = {}
-        self._hooks = ExitStack()
+        self._hooks: dict[Site, Any] = {}
         self._cache: Any = None
         self.obstacle = ""  # why no cache of this model can drop keys
         self.reasons: dict[Site, str] = {}
 
-    def refresh(self) -> None:
-        """Watch the caches of the sites that may drop keys now."""
-        readerships = {site: _readerships(site, self._registered.mechanisms(site)) for site in self._sites}
-        readerships = {site: groups for site, groups in readerships.items() if groups}
-        if readerships == self._readerships:
-            return
-        self.close()
-        if self.obstacle:
-            self.reasons = dict.fromkeys(readerships, self.obstacle)
-            return
-        self._readerships = readerships
-        for site in readerships:
+    def refresh(self, sites: Iterable[Site] | None = None) -> None:
+        """Watch the caches of these sites, or of all, where they may drop keys now."""
+        for site in self._sites if sites is None else [site for site in sites if site in self._sites]:
+            groups = _readerships(site, self._registered.mechanisms(site))
+            if groups != self._readerships.get(site, ()):
+                self._forget(site)
+                self._watch(site, groups)
+
+    def release(self) -> None:
+        """A forward is over: hold its cache no longer."""
+        self._cache = None
+
+    def _watch(self, site: Site, groups: tuple[Any, ...]) -> None:
+        if groups and self.obstacle:
+            self.reasons[site] = self.obstacle
+        elif groups:
             module = self._hf.get_submodule(site.module)
-            self._hooks.callback(module.register_forward_pre_hook(self._watcher(site), with_kwargs=True).remove)
+            self._readerships[site] = groups
+            self._hooks[site] = module.register_forward_pre_hook(self._watcher(site), with_kwargs=True)
+
+    def _forget(self, site: Site) -> None:
+        self._readerships.pop(site, None)
+        self.reasons.pop(site, None)
+        if site in self._hooks:
+            self._hooks.pop(site).remove()
 
     def close(self) -> None:
         """Remove every hook."""
-        self._hooks.close()
-        self._readerships, self._cache = {}, None
+        for site in tuple(self._hooks):
+            self._forget(site)
         self.reasons.clear()
+        self.release()
 
     def _watcher(self, site: Site) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
         from transformers.cache_utils import Cache

@@ -6,7 +6,7 @@ other threads do not see it.
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -146,6 +146,12 @@ class LiveModel:
             self.attention_calls.refresh()
             self.key_dropping.refresh()
 
+    def replaced(self, sites: Iterable[Site]) -> None:
+        """Heads of these sites attend through another mechanism."""
+        with self.model.lock:
+            self.attention_calls.refresh()
+            self.key_dropping.refresh(sites)
+
     def _begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not self.is_live():
             return
@@ -160,6 +166,8 @@ class LiveModel:
     def _end(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         if self.is_live():
             self._depth = max(0, self._depth - 1)
+            if self._depth == 0:
+                self.key_dropping.release()
 
     def _begin_encoder(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self.is_live():
@@ -171,6 +179,7 @@ class LiveModel:
     def interrupted(self) -> None:
         """A forward ended, maybe in the middle: nothing of it is left."""
         self._depth = 0
+        self.key_dropping.release()
         self.taps.unwind()
         self.paths.unwind()
 

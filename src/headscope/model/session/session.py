@@ -154,7 +154,7 @@ class Session:
                     hint="select self-attention alone",
                 )
         live.registered.replacements.append(Replacement(selected, mechanism))
-        live.refresh()
+        live.replaced(selected)
 
     def ablate(self, at: Where) -> None:
         """Zero the output (z) of the selected heads."""
