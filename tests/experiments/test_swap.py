@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import ClassVar
 
 import polars as pl
@@ -24,7 +25,7 @@ from headscope.corpora import Text, text_of
 from headscope.errors import UsageError
 from headscope.experiments.swap import leak
 from headscope.experiments.swap.candidates import Candidate, candidates, computed_pairs, full_pairs
-from headscope.experiments.swap.experiment import EXPERIMENT
+from headscope.experiments.swap.experiment import EXPERIMENT, Proposal, _exported
 from headscope.experiments.swap.head_damage import call_of, damage, head_damages
 from headscope.experiments.swap.ladder import Ladder, LadderStep, ladder
 from headscope.experiments.swap.leak import model_leak
@@ -418,3 +419,30 @@ def test_an_encoder_is_refused() -> None:
     encoder = hs.open(BertModel(BertConfig(vocab_size=50, **sizes)).eval())
     with pytest.raises(UsageError, match="predicts no next token"):
         EXPERIMENT.run(encoder, Params(replace=("L0=window(left=4)",), lengths=(64,)), silent)
+
+
+def test_an_export_is_written_next_to_the_plan(tiny: Model, tmp_path: Path) -> None:
+    """`flex` names the file after the plan; what is no mask is refused before anything is measured."""
+    saved = tmp_path / "narrow.json"
+    quick = {"lengths": (64,), "recall_lengths": (), "repeats": 1, "new_tokens": 2}
+    finding = EXPERIMENT.run(tiny, Params(replace=(f"L1={NARROW}",), save=str(saved), export="flex", **quick), silent)[
+        0
+    ]
+    written = tmp_path / "narrow_flex.py"
+    assert finding.params["export"] == str(written)
+    assert f'"""{NARROW}"""' in written.read_text(encoding="utf-8")
+    Plan.read(saved).export(tiny, tmp_path / "again.py")
+    assert (tmp_path / "again.py").read_bytes() == written.read_bytes()
+    refused = Params(replace=("L1=linear",), export=str(tmp_path / "refused.py"), **quick)
+    with pytest.raises(UsageError, match="L1 attend through linear"):
+        EXPERIMENT.run(tiny, refused, silent)
+    assert not (tmp_path / "refused.py").exists()
+    with pytest.raises(UsageError, match="expected flex, or a file"):
+        Params(replace=("L1=dense",), export="onnx").check()
+
+
+def test_a_searched_plan_that_is_no_mask_is_not_lost(tiny: Model, tmp_path: Path) -> None:
+    plan = Plan.for_model(tiny, {"linear": "L0"})
+    exported = _exported(tiny, Params(budget="1%", export=str(tmp_path / "masks.py")), Proposal(plan))
+    assert exported.plan is plan
+    assert any("L0 attend through linear" in warning for warning in exported.warnings)

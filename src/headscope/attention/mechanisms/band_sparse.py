@@ -25,6 +25,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from headscope.attention.call import Call, Output
+from headscope.attention.flex_mask import FlexMask, any_of, band_expression, membership
 from headscope.attention.mechanism import Cost
 from headscope.attention.mechanisms.dense import Dense, with_sinks
 from headscope.attention.sparse.band_and_rest import (
@@ -97,6 +98,16 @@ class BandSparse(Pattern):
         if isinstance(self.rows, Lists):
             return near | self.rows.hold(queries, keys)
         return near | torch.isin(keys, torch.tensor(self.columns, dtype=torch.long, device=keys.device))
+
+    def flex_mask(self, n: int, *, causal: bool) -> FlexMask:
+        """The band, the columns and the lists."""
+        del n, causal
+        band = band_expression(self.left, self.right)
+        if isinstance(self.rows, Lists):
+            listed, tables = self.rows.flex_terms("listed")
+        else:
+            listed, tables = membership("k", self.columns, "is_column")
+        return FlexMask(any_of([band, *listed]), tables)
 
     def parts(self, call: Call) -> dict[str, Bool[Tensor, "mask_batch mask_heads queries keys"]]:
         """The band alone, and the band with the pairs outside of it."""

@@ -24,6 +24,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from headscope.attention.call import Call, Output
+from headscope.attention.flex_mask import FlexMask, any_of, band_expression, membership
 from headscope.attention.mechanism import Cost
 from headscope.attention.mechanisms.dense import Dense, with_sinks
 from headscope.attention.sparse.band_and_rest import (
@@ -93,6 +94,13 @@ class Longformer(Pattern):
         ahead = queries - keys
         near = torch.ones_like(ahead, dtype=torch.bool) if self.left is None else ahead <= self.left
         return allowed | (near if self.right is None else near & (ahead >= -self.right))
+
+    def flex_mask(self, n: int, *, causal: bool) -> FlexMask:
+        """The band, the global rows and the global columns."""
+        del n, causal
+        queries, tables = membership("q", self.global_positions, "is_global")
+        keys, _ = membership("k", self.global_positions, "is_global")
+        return FlexMask(any_of([band_expression(self.left, self.right), *queries, *keys]), tables)
 
     def parts(self, call: Call) -> dict[str, Bool[Tensor, "mask_batch mask_heads queries keys"]]:
         """The window, and the window with the global rows and columns."""

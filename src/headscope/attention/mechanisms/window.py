@@ -20,6 +20,7 @@ from typing import ClassVar
 import torch
 
 from headscope.attention.call import Call, Output
+from headscope.attention.flex_mask import FlexMask, band_expression
 from headscope.attention.mechanism import Cost, Mechanism
 from headscope.attention.mechanisms.dense import Dense, with_sinks
 from headscope.attention.sparse.band import band_attention, narrow_band
@@ -96,6 +97,14 @@ class Window(Mechanism):
         """The call narrowed to the window."""
         narrowed = call.within(self.left, self.right)
         return narrowed if set(self._dilations) == {1} else _stepped(narrowed, self._dilations)
+
+    def flex_mask(self, n: int, *, causal: bool) -> FlexMask | str:
+        """Band and dilation; none where heads differ, since the mask does not know which heads share it."""
+        del n, causal
+        if isinstance(self.dilation, tuple):
+            return "its heads have dilations of their own: name them in rules of their own, each with one dilation"
+        band = band_expression(self.left, self.right)
+        return FlexMask(band if self.dilation == 1 else f"({band} & ((q - k) % {self.dilation} == 0))")
 
     def definition(self, call: Call) -> Output:
         """The dense mask of band and dilation, in float64."""

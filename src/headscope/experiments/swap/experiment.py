@@ -1,7 +1,7 @@
 """Swap: a plan by hand, from a file or by search, judged on text that nobody searched."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
@@ -34,6 +34,7 @@ from headscope.experiments.text_sample import spread, windows_of
 from headscope.model.language import predicts_next_token
 from headscope.model.model import Model
 from headscope.model.plans.applied_plan import apply
+from headscope.model.plans.flex_export import write_flex_module
 from headscope.model.plans.plan import Plan
 from headscope.progress import Step
 
@@ -83,11 +84,15 @@ class Swap(Experiment[Params]):
         if not predicts_next_token(model):
             raise UsageError(f"a swap is judged by perplexity, and {model.spec.name} predicts no next token")
         ready = _ready_plan(model, params)
+        if ready is not None and params.export_file is not None:
+            write_flex_module(ready, model, params.export_file)
         sizes = {"tokens": params.tokens, "windows": params.windows}
         material = gather(model, text_of(params.text), params.lengths, searches=bool(params.budget), **sizes)
         proposal = _searched(model, params, material, progress) if ready is None else Proposal(ready)
         if params.save:
             proposal.plan.write(params.save)
+        if ready is None:
+            proposal = _exported(model, params, proposal)
         return self._judged(model, params, material, proposal, progress), material.spec
 
     def _judged(self, model: Model, params: Params, material: Material, proposal: Proposal, progress: Step) -> Finding:
@@ -184,6 +189,17 @@ def _searched(model: Model, params: Params, material: Material, progress: Step) 
     return Proposal(plan, search, _search_warnings(search, model.sites, by_site, steps))
 
 
+def _exported(model: Model, params: Params, proposal: Proposal) -> Proposal:
+    """A searched plan, written as mask functions where they are asked for; a refusal does not lose the search."""
+    if params.export_file is None:
+        return proposal
+    try:
+        write_flex_module(proposal.plan, model, params.export_file)
+    except UsageError as refusal:
+        return replace(proposal, warnings=(*proposal.warnings, f"Not exported: {refusal.message}"))
+    return proposal
+
+
 def _search_warnings(
     search: Search, sites: Sequence[Site], by_site: Mapping[Site, Sequence[object]], steps: int
 ) -> tuple[str, ...]:
@@ -245,6 +261,7 @@ def _stated_params(params: Params, material: Material, plan: Plan) -> dict[str, 
         "replace": "; ".join(f"{heads}={mechanism}" for mechanism, heads in plan.replace.items()),
         "plan": params.plan or None,
         "budget": params.budget or None,
+        "export": None if params.export_file is None else str(params.export_file),
         "tokens": params.tokens,
         "windows": params.windows,
         "lengths": ",".join(map(str, material.test)),

@@ -1,6 +1,7 @@
 """What can be chosen for the experiment `swap`."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headscope.errors import UsageError
@@ -21,6 +22,7 @@ COMMAND = Command(
         "headscope swap smollm2 --replace 'L10-20=window(left=256)' --text moby-dick",
         "headscope swap smollm2 --budget 1% --text moby-dick --save plan.json --out out/swap",
         "headscope swap smollm2 --plan plan.json --text handbook-en --lengths 2048,8192",
+        "headscope swap smollm2 --plan plan.json --export flex",
     ),
     tables=("quality", "speed", "heads", "recall", "frontier", "texts"),
     needs_writer=True,
@@ -46,6 +48,14 @@ class Params:
         default="", metadata={"help": "search a plan that costs at most this much perplexity: 1%", "metavar": "PERCENT"}
     )
     save: str = field(default="", metadata={"help": "write the plan into this file", "metavar": "FILE"})
+    export: str = field(
+        default="",
+        metadata={
+            "help": "write the plan as mask functions for torch's FlexAttention: `flex` writes PLAN_flex.py next to "
+            "the plan; or name a file that ends in .py",
+            "metavar": "flex|FILE.py",
+        },
+    )
     text: "Text | None" = field(
         default=None,
         metadata={
@@ -84,6 +94,14 @@ class Params:
         except ValueError:
             return 0.0
 
+    @property
+    def export_file(self) -> Path | None:
+        """Where the mask functions go: the file, or one named after the plan, next to it; None without an export."""
+        if not self.export:
+            return None
+        plan = Path(self.save or self.plan or "plan.json")
+        return plan.with_name(f"{plan.stem}_flex.py") if self.export == "flex" else Path(self.export)
+
     def check(self) -> None:
         """Refuse rules, plans and budgets that cannot be read, and several sources of a plan at once."""
         from headscope.experiments.swap.rules import rules_of
@@ -110,6 +128,8 @@ class Params:
             )
         if self.lengths and min(self.lengths) < 16:
             raise UsageError(f"lengths are at least 16 tokens, got {list(self.lengths)}")
+        if self.export not in ("", "flex") and not self.export.endswith(".py"):
+            raise UsageError(f"cannot export to {self.export!r}: expected flex, or a file that ends in .py")
         if not self.minutes > 0:
             raise UsageError(f"the search needs time: minutes={self.minutes}")
         rules_of(self.replace)

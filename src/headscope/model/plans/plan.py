@@ -113,6 +113,16 @@ class Plan:
         content = {KEY: VERSION, "model": dict(self.model), "replace": dict(self.replace), "origin": dict(self.origin)}
         return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
+    def export(self, model: "Model", file: str | Path) -> None:
+        """Write the plan as mask functions for torch's FlexAttention: a Python module that needs torch alone.
+
+        Raises:
+            UsageError: A mechanism is no mask of positions, or the model has attention that the module cannot describe.
+        """
+        from headscope.model.plans.flex_export import write_flex_module
+
+        write_flex_module(self, model, file)
+
     def heads(self, sites: tuple[Site, ...]) -> dict[str, Heads]:
         """The heads of each mechanism among the sites of a model.
 
