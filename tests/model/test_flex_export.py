@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from headscope.errors import UsageError
 from headscope.model.model import Model
 from headscope.model.plans.flex_export import flex_source
 from headscope.model.plans.plan import Plan
+from headscope.model.plans.repaired_weights import RepairedWeights, Slice
 
 N = 150  # two blocks of FlexAttention, the second one ragged
 MANY = tuple(range(0, 60, 5))  # more positions than are compared one by one
@@ -44,13 +46,20 @@ import torch.nn.attention.flex_attention as flex
 flex._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True  # on the CPU: no compiler for sizes as small as these
 folder, out, cases = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 results = {}
-for name, (model_folder, file, ids, mask) in cases.items():
+for name, (model_folder, file, ids, mask, weights) in cases.items():
     spec = importlib.util.spec_from_file_location(f"exported_{name}", file)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     model = AutoModelForCausalLM.from_pretrained(model_folder).eval()
-    module.install(model)
+    if weights:
+        try:
+            module.install(model)
+        except ValueError as error:
+            assert "was repaired" in str(error)
+        else:
+            raise AssertionError("a repaired plan needs its weights")
+    module.install(model, weights)
     ids, mask = torch.tensor(ids), None if mask is None else torch.tensor(mask)
     with torch.no_grad():
         results[f"{name} prefill"] = model(ids, attention_mask=mask).logits
@@ -69,6 +78,8 @@ for name, (model_folder, file, ids, mask) in cases.items():
         block = module.block_mask(layer, n)
         results[f"{name} mask {layer}"] = flex.create_mask(block.mask_mod, 1, len(described.masks), n, n, device="cpu")
     model.set_attn_implementation("sdpa")
+    if weights:
+        continue
     results[f"{name} undone"] = model(ids[:, :10]).logits.detach()
 save_file({key: value.contiguous() for key, value in results.items()}, out)
 """
@@ -140,6 +151,10 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Model, Pl
         padding[0, :11] = 0
         padding[1, -7:] = 0
         made[f"{name}-padded"] = (model, Plan.for_model(model, LONG), ids, padding)
+    model, plan, ids, _ = made["grouped"]
+    weight, rows = "model.layers.1.self_attn.o_proj.weight", torch.arange(4, 20)
+    repair = RepairedWeights.of({weight: Slice(1, rows, torch.randn(32, 16, generator=generator))})
+    made["grouped-repaired"] = (model, replace(plan, repair=repair), ids[:, :20], None)
     return made
 
 
@@ -151,14 +166,21 @@ def elsewhere(cases, tmp_path_factory: pytest.TempPathFactory) -> dict[str, torc
     for name, (model, plan, ids, mask) in cases.items():
         file = folder / f"{name.replace('-', '_')}.py"
         file.write_text(flex_source(plan, model), encoding="utf-8")
-        listed[name] = [model.hf.config._name_or_path, str(file), ids.tolist(), None if mask is None else mask.tolist()]
+        weights = file.with_suffix(".safetensors")
+        if plan.repair is not None:
+            plan.repair.write(weights)
+        rows = None if mask is None else mask.tolist()
+        listed[name] = [model.hf.config._name_or_path, str(file), ids.tolist(), rows, plan.repair and str(weights)]
     arguments = ["-W", "error::UserWarning", "-c", SCRIPT, str(folder), str(folder / "out"), json.dumps(listed)]
     ran = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     return load_file(folder / "out")
 
 
-@pytest.mark.parametrize("name", ["grouped", "ungrouped", "grouped-short", "grouped-padded", "ungrouped-padded"])
+@pytest.mark.parametrize(
+    "name",
+    [f"{kind}{case}" for kind in ("grouped", "ungrouped") for case in ("", "-short", "-padded")] + ["grouped-repaired"],
+)
 def test_an_exported_plan_runs_without_headscope(name: str, cases, elsewhere) -> None:
     """Logits of a whole text, of cached steps and of padded texts are those of `hs.apply`."""
     model, plan, ids, mask = cases[name]
@@ -176,7 +198,8 @@ def test_an_exported_plan_runs_without_headscope(name: str, cases, elsewhere) ->
     assert len(outcomes) == (3 if mask is None and len(ids[0]) > 20 else 1)
     for key in outcomes:
         assert float((elsewhere[key] - expected)[real].abs().max()) < 1e-5 * max(1.0, scale), key
-    assert torch.allclose(elsewhere[f"{name} undone"], undone, atol=1e-5)
+    if plan.repair is None:
+        assert torch.allclose(elsewhere[f"{name} undone"], undone, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["grouped", "ungrouped-short"])

@@ -14,9 +14,11 @@ from headscope.experiments.swap.figures import figures
 from headscope.experiments.swap.head_damage import head_damages
 from headscope.experiments.swap.ladder import ladder
 from headscope.experiments.swap.leak import ModelLeak, model_leak
-from headscope.experiments.swap.material import Material, gather
-from headscope.experiments.swap.quality import quality
+from headscope.experiments.swap.material import Material, gather, split_texts
+from headscope.experiments.swap.quality import Quality, quality
 from headscope.experiments.swap.recall import Recall, recall
+from headscope.experiments.swap.repair import Repair, repair_plan, repair_windows
+from headscope.experiments.swap.repair_tables import gain_table, layer_table
 from headscope.experiments.swap.rules import rules_of
 from headscope.experiments.swap.search import Search
 from headscope.experiments.swap.sentences import headlines
@@ -34,7 +36,7 @@ from headscope.experiments.text_sample import spread, windows_of
 from headscope.model.language import predicts_next_token
 from headscope.model.model import Model
 from headscope.model.plans.applied_plan import apply
-from headscope.model.plans.flex_export import write_flex_module
+from headscope.model.plans.flex_export import flex_source, write_flex_module
 from headscope.model.plans.plan import Plan
 from headscope.progress import Step
 
@@ -61,6 +63,7 @@ class Proposal:
 
     plan: Plan
     search: Search | None = None
+    repair: Repair | None = None  # whose weights the plan has
     warnings: tuple[str, ...] = ()
 
 
@@ -85,21 +88,24 @@ class Swap(Experiment[Params]):
             raise UsageError(f"a swap is judged by perplexity, and {model.spec.name} predicts no next token")
         ready = _ready_plan(model, params)
         if ready is not None and params.export_file is not None:
-            write_flex_module(ready, model, params.export_file)
+            flex_source(ready, model)  # it refuses what cannot be exported, before anything is measured
         sizes = {"tokens": params.tokens, "windows": params.windows}
         material = gather(model, text_of(params.text), params.lengths, searches=bool(params.budget), **sizes)
         proposal = _searched(model, params, material, progress) if ready is None else Proposal(ready)
+        proposal = _exported(model, params, _repaired(model, params, proposal, progress))
         if params.save:
             proposal.plan.write(params.save)
-        if ready is None:
-            proposal = _exported(model, params, proposal)
         return self._judged(model, params, material, proposal, progress), material.spec
 
     def _judged(self, model: Model, params: Params, material: Material, proposal: Proposal, progress: Step) -> Finding:
-        plan, by_length, speeds = proposal.plan, {}, []
+        plan, speeds = proposal.plan, []
+        by_length: dict[int, Quality] = {}
+        repaired: dict[int, Quality] = {}
         for length, windows in material.test.items():
             progress(f"{JUDGING} {length} tokens, part", 0, 2)
-            by_length[length] = quality(model, plan, windows)
+            by_length[length] = quality(model, replace(plan, repair=None) if proposal.repair else plan, windows)
+            if proposal.repair:
+                repaired[length] = quality(model, plan, windows)
             progress(f"{JUDGING} {length} tokens, part", 1, 2)
             speeds.append(prefill_speed(model, plan, windows[0], params.repeats, progress))
             progress(f"{JUDGING} {length} tokens, part", 2, 2)
@@ -108,10 +114,13 @@ class Swap(Experiment[Params]):
         progress(LEAK, 1, 1)
         target = max(material.test)
         tables = {
-            "quality": quality_table(by_length),
+            "quality": quality_table(by_length, repaired),
             "speed": speed_table(speeds),
             "heads": heads_table(model.sites, plan.heads(model.sites), target),
         }
+        if proposal.repair is not None:
+            tables["repair"] = gain_table(by_length, repaired, proposal.repair)
+            tables["repair_layers"] = layer_table(proposal.repair)
         outcomes, omissions = _recalled(model, plan, params, material, progress)
         if outcomes:
             tables["recall"] = recall_table(outcomes)
@@ -186,7 +195,18 @@ def _searched(model: Model, params: Params, material: Material, progress: Step) 
         "windows": len(material.search),
     }
     plan = Plan.for_model(model, search.ladder.rules(steps), origin)
-    return Proposal(plan, search, _search_warnings(search, model.sites, by_site, steps))
+    return Proposal(plan, search, warnings=_search_warnings(search, model.sites, by_site, steps))
+
+
+def _repaired(model: Model, params: Params, proposal: Proposal, progress: Step) -> Proposal:
+    """The plan with repaired weights, where a repair is asked for."""
+    if not params.repair:
+        return proposal
+    text = split_texts(text_of(params.text))["fit"]
+    windows = repair_windows(model, text, params.tokens, params.repair)
+    repair = repair_plan(model, proposal.plan, windows, progress)
+    origin = {**proposal.plan.origin, "repair": {"text": text.name, "tokens": repair.tokens, "window": len(windows[0])}}
+    return replace(proposal, plan=replace(proposal.plan, repair=repair.weights, origin=origin), repair=repair)
 
 
 def _exported(model: Model, params: Params, proposal: Proposal) -> Proposal:
@@ -261,6 +281,7 @@ def _stated_params(params: Params, material: Material, plan: Plan) -> dict[str, 
         "replace": "; ".join(f"{heads}={mechanism}" for mechanism, heads in plan.replace.items()),
         "plan": params.plan or None,
         "budget": params.budget or None,
+        "repair": params.repair or None,
         "export": None if params.export_file is None else str(params.export_file),
         "tokens": params.tokens,
         "windows": params.windows,
@@ -276,6 +297,11 @@ def _method(params: Params, material: Material, proposal: Proposal) -> str:
         "is scored once; ratio and KL are paired with the original, intervals are Student t over windows.",
         f"Prefills with a cache and one token's logits, original and plan in turns, {params.repeats} of each.",
     ]
+    if proposal.repair is not None:
+        sentences.append(
+            f"Repaired on {proposal.repair.tokens} tokens of the split fit: W_Q, W_K and W_V of swapped heads by Adam, "
+            "their W_O by least squares; every fourth window chose what each layer takes."
+        )
     if proposal.search is not None:
         sentences.append(
             f"Searched on {len(material.search)} windows of {len(material.search[0])} tokens of the split search; "

@@ -66,6 +66,11 @@ def quality(model: Model, plan: Plan, windows: Sequence[Tokens]) -> Quality:
     return Quality(nats, original_nats, _scored(windows), kl, agreeing)
 
 
+def quality_ratio(measured: Quality, reference: Quality) -> Estimate:
+    """The perplexity of one plan over that of another on the same windows, paired."""
+    return exponential(measured.mean(measured.nats - reference.nats))
+
+
 def _scored(windows: Sequence[Tokens]) -> Float[Tensor, " windows"]:
     """The number of tokens of each window that are predicted."""
     return torch.tensor([len(tokens) - 1 for tokens in windows], dtype=torch.float64)

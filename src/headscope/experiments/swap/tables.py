@@ -19,21 +19,29 @@ from headscope.maths.resampling.clustered_mean import Estimate
 _FLOAT, _WORD, _COUNT = pl.Float64, pl.String, pl.Int64
 
 
-def quality_table(by_length: Mapping[int, Quality]) -> pl.DataFrame:
-    """A row for the original and one for the plan at each length."""
+def quality_table(by_length: Mapping[int, Quality], repaired: Mapping[int, Quality] | None = None) -> pl.DataFrame:
+    """A row for the original, one for the plan and one for the repaired plan, if there is one, at each length."""
     rows: list[dict[str, object]] = []
     for length, measured in by_length.items():
         original = math.exp(float(measured.original_nats.sum() / measured.tokens.sum()))
         windows = len(measured.tokens)
         rows.append({"tokens": length, "which": "original", "perplexity": original, "windows": windows})
-        row: dict[str, object] = {"tokens": length, "which": "plan", "perplexity": measured.perplexity}
-        row |= _ends("ratio", measured.ratio)
-        if measured.kl is not None and measured.agreeing is not None:
-            row |= _ends("kl", measured.mean(measured.kl)) | _ends("agreement", measured.mean(measured.agreeing))
-        rows.append(row | {"windows": windows})
+        rows.append({"tokens": length, "which": "plan", **_measured(measured)})
+        if repaired:
+            rows.append({"tokens": length, "which": "repaired", **_measured(repaired[length])})
     numbers = [f"{name}{end}" for name in ("ratio", "kl", "agreement") for end in ("", "_low", "_high")]
     schema = {"tokens": _COUNT, "which": _WORD, "perplexity": _FLOAT, **dict.fromkeys(numbers, _FLOAT)}
     return pl.DataFrame(rows, schema={**schema, "windows": _COUNT})
+
+
+def _measured(measured: Quality) -> dict[str, object]:
+    """The columns of a plan at one length."""
+    row: dict[str, object] = {"perplexity": measured.perplexity, "windows": len(measured.tokens)}
+    row |= interval_columns("ratio", measured.ratio)
+    if measured.kl is not None and measured.agreeing is not None:
+        row |= interval_columns("kl", measured.mean(measured.kl))
+        row |= interval_columns("agreement", measured.mean(measured.agreeing))
+    return row
 
 
 def speed_table(speeds: Sequence[Speed]) -> pl.DataFrame:
@@ -96,7 +104,7 @@ def frontier_table(tried: Sequence[Tried]) -> pl.DataFrame:
     rows = [
         {
             "share": plan.share,
-            **_ends("ratio", plan.quality.ratio),
+            **interval_columns("ratio", plan.quality.ratio),
             "windows": len(plan.quality.tokens),
             "replaced": plan.steps,
             "within": plan.within,
@@ -148,7 +156,7 @@ def head_quantities() -> tuple[HeadQuantity, ...]:
     )
 
 
-def _ends(name: str, estimate: Estimate) -> dict[str, float | None]:
+def interval_columns(name: str, estimate: Estimate) -> dict[str, float | None]:
     """A value and its interval, with None for an end that one window does not give."""
     ends = {name: estimate.mean, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
     return {column: end if math.isfinite(end) else None for column, end in ends.items()}

@@ -53,9 +53,10 @@ def flex_source(plan: Plan, model: "Model") -> str:
         f"LAYERS = {_layers(model.sites, heads_by_mechanism)}",
         f"MASKS = {{{', '.join(f'{number}: mask_{number}' for number in range(1, len(masks) + 1))}}}",
         f"POSITIONS = {min(limits) if limits else None}  # that the masks reach over; None is no limit",
+        f"REPAIR = {None if plan.repair is None else plan.repair.sha256!r}  # sha256 of the plan's own weights",
     ]
     runtime = _RUNTIME.read_text(encoding="utf-8")
-    imports = runtime[runtime.index("from collections") : runtime.index("# <plan>")]
+    imports = runtime[runtime.index("import hashlib") : runtime.index("# <plan>")]
     rest = runtime[runtime.index("# </plan>") + len("# </plan>\n") :]
     return f'"""{_description(plan, model)}"""\n\n{imports}{chr(10).join(section)}\n{rest}'
 
@@ -142,7 +143,7 @@ def _name(plan: Plan) -> str:
     from headscope.files import sha256_of
 
     # It must not contain "flex", "sdpa" or "flash", which transformers treats specially.
-    return f"exported_plan_{sha256_of(plan.text().encode())[:12]}"
+    return f"exported_plan_{sha256_of(plan.text('weights').encode())[:12]}"
 
 
 def _description(plan: Plan, model: "Model") -> str:

@@ -3,9 +3,11 @@
 It imports torch alone, and transformers where a model of transformers is changed.
 """
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -32,6 +34,7 @@ NAME = "headscope_plan"
 LAYERS: dict[int, Layer] = {}
 MASKS: dict[int, Callable[[Any], Allows]] = {}
 POSITIONS: int | None = None
+REPAIR: str | None = None  # the sha256 of the weights that the plan was repaired with
 # </plan>
 
 
@@ -65,10 +68,15 @@ def block_mask(
     return window.block_mask(layer, torch.device(device))
 
 
-def install(model: Any) -> None:
-    """Let a model of transformers attend by the plan, until `model.set_attn_implementation("sdpa")`."""
+def install(model: Any, weights: str | None = None) -> None:
+    """Let a model of transformers attend by the plan, until `model.set_attn_implementation("sdpa")`.
+
+    A plan that was repaired has weights of its own, in a file next to plan.json. They stay in the model.
+    """
     from transformers import AttentionInterface, AttentionMaskInterface
 
+    if REPAIR is not None and weights is None:
+        raise ValueError('this plan was repaired: install(model, "…_repair.safetensors")')
     modules = dict(model.named_modules())
     missing = [layer.module for layer in LAYERS.values() if layer.module not in modules]
     if missing:
@@ -78,6 +86,23 @@ def install(model: Any) -> None:
     # Without an entry of the same name transformers gives the attention no mask at all.
     AttentionMaskInterface.register(NAME, _window)
     model.set_attn_implementation(NAME)
+    if weights is not None:
+        _put_weights(model, Path(weights).read_bytes())
+
+
+def _put_weights(model: Any, content: bytes) -> None:
+    """Put rows (index0) and columns (index1) of parameters in place."""
+    from safetensors.torch import load
+
+    if hashlib.sha256(content).hexdigest() != REPAIR:
+        raise ValueError(f"these are not the weights of this plan, whose sha256 is {REPAIR}")
+    tensors = load(content)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            for axis in (0, 1):
+                if f"{name}.index{axis}" in tensors:
+                    index, values = tensors[f"{name}.index{axis}"], tensors[name]
+                    parameter.index_copy_(axis, index.to(parameter.device), values.to(parameter))
 
 
 _layer_of: "WeakKeyDictionary[nn.Module, int]" = WeakKeyDictionary()
