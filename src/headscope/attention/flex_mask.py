@@ -1,4 +1,4 @@
-"""Masks of mechanisms as expressions: the form in which a mechanism leaves headscope for torch's FlexAttention."""
+"""Masks of mechanisms as expressions for torch's FlexAttention."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ class FlexMask:
 
 
 def band_expression(left: int | None, right: int | None) -> str:
-    """The pairs of a band: keys from `left` before to `right` after the query; None is no limit."""
+    """The pairs of a band from `left` before to `right` after a query."""
     limits = [] if left is None else [f"(q - k <= {left})"]
     if right is not None:
         limits.append("(k <= q)" if right == 0 else f"(k - q <= {right})")
@@ -33,7 +33,10 @@ def band_expression(left: int | None, right: int | None) -> str:
 
 
 def membership(letter: str, positions: Sequence[int], name: str) -> tuple[list[str], dict[str, Tensor]]:
-    """Expressions, of which one holds where `q` or `k` is among some positions, and the table that they read."""
+    """Expressions of which one holds at these positions, and their table.
+
+    `letter` is `q` or `k`.
+    """
     if len(positions) <= _FEW:
         return [f"({letter} == {position})" for position in positions], {}
     import torch

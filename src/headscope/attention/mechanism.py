@@ -103,9 +103,9 @@ class Mechanism(ABC):
         return self(call).out[:, :, -count:]
 
     def flex_mask(self, n: int, *, causal: bool) -> FlexMask | str:
-        """The mask of `seen` as an expression that reaches over n positions, or the reason why there is none.
+        """The mask of `seen` as an expression, or the reason why there is none.
 
-        `causal` says that calls hide later keys from a query. The expression need not hide them again.
+        It reaches over n positions. `causal` says that calls hide later keys from a query: the expression need not.
         """
         del n, causal
         if self.chooses_pairs:

@@ -146,7 +146,7 @@ class BigBird(Mechanism):
         return replace(call, mask=allowed if call.mask is None else call.mask & allowed)
 
     def flex_mask(self, n: int, *, causal: bool) -> FlexMask | str:
-        """Global, near and random blocks of a causal call, whose plan does not depend on its length."""
+        """Global, near and random blocks; the plan of a causal call has no length."""
         if not causal:
             return "where queries see later keys, its last and its random blocks change with the length of the text"
         queries, keys = f"q // {self.block}", f"k // {self.block}"

@@ -99,7 +99,7 @@ class Window(Mechanism):
         return narrowed if set(self._dilations) == {1} else _stepped(narrowed, self._dilations)
 
     def flex_mask(self, n: int, *, causal: bool) -> FlexMask | str:
-        """Band and dilation; none where heads differ, since the mask does not know which heads share it."""
+        """Band and dilation; there is none where heads differ in dilation."""
         del n, causal
         if isinstance(self.dilation, tuple):
             return "its heads have dilations of their own: name them in rules of their own, each with one dilation"

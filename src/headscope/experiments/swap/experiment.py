@@ -210,7 +210,7 @@ def _repaired(model: Model, params: Params, proposal: Proposal, progress: Step) 
 
 
 def _exported(model: Model, params: Params, proposal: Proposal) -> Proposal:
-    """A searched plan, written as mask functions where they are asked for; a refusal does not lose the search."""
+    """The plan, written as mask functions; a refusal does not lose the plan."""
     if params.export_file is None:
         return proposal
     try:

@@ -1,4 +1,4 @@
-"""What the attention of a layer is given in the original model, and what its swapped heads make of it.
+"""Inputs of attention layers in the original, and what swapped heads make of them.
 
 Each layer is looked at alone: its module is called with the arguments that it had in a forward of the original, so that
 the errors of earlier layers do not reach it.
@@ -49,7 +49,7 @@ class SwappedSite:
 
 @dataclass(frozen=True)
 class LayerInput:
-    """The arguments of a layer's attention module on a window, and what its swapped heads gave in the original."""
+    """The arguments of an attention module, and what its swapped heads gave."""
 
     arguments: tuple[tuple[Any, ...], dict[str, Any]]
     z: HeadStates
@@ -60,7 +60,7 @@ class _Stop(Exception):  # it reports no error
 
 
 def layer_inputs(model: Model, sites: Sequence[SwappedSite], tokens: Tokens) -> dict[Site, LayerInput]:
-    """Run the original once, and keep what the attention of each site is given and gives."""
+    """Run the original once, and keep input and output of each site."""
     arguments: dict[Site, tuple[tuple[Any, ...], dict[str, Any]]] = {}
     z: dict[Site, HeadStates] = {}
     swapped_by_module = {model.hf.get_submodule(swapped.site.module): swapped for swapped in sites}
@@ -81,7 +81,9 @@ def layer_inputs(model: Model, sites: Sequence[SwappedSite], tokens: Tokens) -> 
 def swapped_states(
     model: Model, swapped: SwappedSite, inputs: LayerInput, weights: Mapping[str, Tensor] | None = None
 ) -> HeadStates:
-    """What the swapped heads give on these inputs; `weights` stand in for parameters of the model, with gradients.
+    """The output of the swapped heads on these inputs.
+
+    `weights` replace parameters of the model; gradients reach them.
 
     Properties:
         - mechanisms that see everything give what the original gave  (tested: test_wide_mechanisms_need_no_repair)

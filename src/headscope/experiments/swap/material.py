@@ -68,7 +68,7 @@ def gather(
 
 
 def split_texts(text: Text) -> dict[Split, Text]:
-    """The three splits of a whole text; those of a named text are what `NAME:test` gives."""
+    """The three splits of a text; a named one has those of `NAME:test`."""
     if text.name in names():
         full_text, splits = with_splits(text.name)
     else:

@@ -1,9 +1,11 @@
-r"""Trains the projections of swapped heads against what the heads gave before: layer by layer, on the split `fit`.
+r"""Trains the projections of swapped heads to give what the heads gave before.
+
+Each layer is trained alone, on the split `fit`.
 
 Definition:
     Let z be what the swapped heads of a layer give in the original on some text, and z̃ what their mechanisms give on
     the same inputs of the layer. The error of the layer is
-    $$\text{error} = \lVert \tilde z \tilde W_O - z W_O \rVert_F^2 \,/\, \lVert z W_O \rVert_F^2 .$$
+    $$\text{error} = \| \tilde z \tilde W_O - z W_O \|_F^2 \,/\, \| z W_O \|_F^2 .$$
     Trained are the swapped heads' rows of W_Q, the rows of W_K and W_V of key/value heads all of whose query heads are
     swapped, and the swapped heads' columns of W_O (rows and columns of [out, in]). No other weight moves.
 How:
@@ -44,7 +46,7 @@ Square = Float[Tensor, "channels channels"]
 
 @dataclass(frozen=True)
 class LayerRepair:
-    """The error of a layer on the windows that were held out, before and after, and what was trained for it."""
+    """The error of a layer on held-out windows, before and after its repair."""
 
     site: Site
     n_heads: int
@@ -64,7 +66,7 @@ class Repair:
 
 @dataclass(frozen=True)
 class Sums:
-    """Sums over tokens of products of states: swapped with swapped, swapped with original, original with original."""
+    """Sums over tokens of products of the states of swapped and original heads."""
 
     swapped: Square
     mixed: Square
@@ -101,7 +103,7 @@ class Sums:
 
 
 def repair_windows(model: Model, text: Text, length: int, n_tokens: int) -> tuple[Tokens, ...]:
-    """Windows of `length` tokens, evenly spread over a text, with `n_tokens` in all: two at least.
+    """Windows evenly spread over a text, with `n_tokens` in all: two at least.
 
     Raises:
         UsageError: The text is too short.
@@ -152,7 +154,7 @@ def _is_held_out(index: int, count: int) -> bool:
 
 
 class Attempt:
-    """The repair of one layer: trained rows of W_Q, W_K and W_V, and the sums from which W_O is solved."""
+    """The repair of one layer: rows in training, and sums that W_O is solved from."""
 
     def __init__(self, model: Model, swapped: SwappedSite) -> None:
         self.swapped, self.site, self._model = swapped, swapped.site, model
@@ -170,7 +172,10 @@ class Attempt:
         self._sums: dict[tuple[bool, bool], Sums] = {}  # by whether W_Q, W_K, W_V are trained, and by held out
 
     def train(self, inputs: LayerInput, rate: float) -> None:
-        """Take one step on a window; `rate` is its size over the root mean square of the weights."""
+        """Take one step on a window.
+
+        `rate` is its size over the root mean square of the weights.
+        """
         if self._adam is None:
             return
         w_o = self._w_o.to(inputs.z.device, inputs.z.dtype)
@@ -185,7 +190,7 @@ class Attempt:
         self._adam.step()
 
     def add(self, inputs: LayerInput, *, held_out: bool) -> None:
-        """Add a window to the sums, with the weights of the model and with those that were trained."""
+        """Add a window to the sums, with the weights before and after training."""
         for is_trained in (False, True) if self._parts else (False,):
             with torch.no_grad():
                 weights = self._weights() if is_trained else None
@@ -194,7 +199,7 @@ class Attempt:
             self._sums[is_trained, held_out] = sums if before is None else before + sums
 
     def solve(self) -> tuple[LayerRepair, dict[str, Slice]]:
-        """The repair with the least error on the windows that were held out, solved on all windows."""
+        """The repair with the least error on held-out windows, solved on all."""
         w = self._w_o.double()
         error = self._sums[False, True].error(w, w)
         outcomes = [(error, False, 0.0)]
@@ -256,7 +261,7 @@ def _output_rows(model: Model, site: Site) -> Rows:
 
 
 def _input_rows(model: Model, swapped: SwappedSite) -> dict[str, tuple[Rows, tuple[int, ...]]]:
-    """The rows of W_Q, W_K and W_V that belong to swapped heads alone, with these heads; by letter."""
+    """The rows of W_Q, W_K and W_V of swapped heads alone, by letter."""
     site, projections = swapped.site, model.plan(swapped.site).projections
     if projections is None:
         return {}

@@ -13,7 +13,7 @@ from headscope.lenses.shared.plots import place
 
 
 def gain_table(before: Mapping[int, Quality], after: Mapping[int, Quality], repair: Repair) -> pl.DataFrame:
-    """A row per length: the perplexity of the repaired plan over that of the plan, window by window."""
+    """A row per length: perplexity of the repaired plan over that of the plan."""
     rows = [
         {
             "tokens": length,
@@ -28,7 +28,7 @@ def gain_table(before: Mapping[int, Quality], after: Mapping[int, Quality], repa
 
 
 def layer_table(repair: Repair) -> pl.DataFrame:
-    """A row per layer with swapped heads: its error on held-out windows before and after, and what was trained."""
+    """A row per layer with swapped heads: its error before and after the repair."""
     rows = [
         {
             **place(layer.site, None),

@@ -106,7 +106,7 @@ class Params:
 
     @property
     def export_file(self) -> Path | None:
-        """Where the mask functions go: the file, or one named after the plan, next to it; None without an export."""
+        """The file for mask functions: `flex` names it after the plan, next to it."""
         if not self.export:
             return None
         plan = Path(self.save or self.plan or "plan.json")

@@ -20,7 +20,7 @@ _FLOAT, _WORD, _COUNT = pl.Float64, pl.String, pl.Int64
 
 
 def quality_table(by_length: Mapping[int, Quality], repaired: Mapping[int, Quality] | None = None) -> pl.DataFrame:
-    """A row for the original, one for the plan and one for the repaired plan, if there is one, at each length."""
+    """Rows for the original, the plan and the repaired plan at each length."""
     rows: list[dict[str, object]] = []
     for length, measured in by_length.items():
         original = math.exp(float(measured.original_nats.sum() / measured.tokens.sum()))

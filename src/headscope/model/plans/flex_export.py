@@ -1,4 +1,4 @@
-"""Writes a plan as a module of mask functions for torch's FlexAttention, which runs on a GPU without headscope.
+"""Writes a plan as a module of mask functions for torch's FlexAttention.
 
 Each mechanism writes its own mask (`Mechanism.flex_mask`); the rest of the module is the source of `flex_runtime`.
 """
@@ -57,8 +57,8 @@ def flex_source(plan: Plan, model: "Model") -> str:
     ]
     runtime = _RUNTIME.read_text(encoding="utf-8")
     imports = runtime[runtime.index("import hashlib") : runtime.index("# <plan>")]
-    rest = runtime[runtime.index("# </plan>") + len("# </plan>\n") :]
-    return f'"""{_description(plan, model)}"""\n\n{imports}{chr(10).join(section)}\n{rest}'
+    functions = runtime[runtime.index("# </plan>") + len("# </plan>\n") :]
+    return f'"""{_description(plan, model)}"""\n\n{imports}{chr(10).join(section)}\n{functions}'
 
 
 def _check_sites(model: "Model") -> None:

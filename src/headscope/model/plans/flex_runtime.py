@@ -1,4 +1,4 @@
-"""The part of an exported plan that is the same in each: `flex_export` puts the plan between the two marks.
+"""Runs an exported plan: `flex_export` writes the plan between the two marks.
 
 It imports torch alone, and transformers where a model of transformers is changed.
 """
@@ -21,7 +21,7 @@ MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # of batch, head, 
 
 @dataclass(frozen=True)
 class Layer:
-    """The attention of a layer: its module, and which mask each of its heads has; 0 is the model's own."""
+    """The attention module of a layer, and the mask of each head; 0 is no mask."""
 
     module: str
     masks: tuple[int, ...]
@@ -39,7 +39,7 @@ REPAIR: str | None = None  # the sha256 of the weights that the plan was repaire
 
 
 def mask_mod(layer: int, device: Any = "cpu") -> MaskMod:
-    """The mask function of a layer, of positions in the text: what FlexAttention calls a mask_mod."""
+    """The mask function of a layer, by positions in the text."""
     described = LAYERS[layer]
     mask_of_head = torch.tensor(described.masks, device=device)
     allows_by_number = {number: MASKS[number](device) for number in sorted(set(described.masks)) if number}
@@ -59,7 +59,9 @@ def mask_mod(layer: int, device: Any = "cpu") -> MaskMod:
 def block_mask(
     layer: int, queries: int, keys: int | None = None, *, first_query: int | None = None, device: Any = "cpu"
 ) -> BlockMask:
-    """The block mask of a layer for the last `queries` of `keys` positions, or from position `first_query` on.
+    """The block mask of a layer for the last `queries` of `keys` positions.
+
+    With `first_query` the queries begin at that position.
 
     flex_attention(q, k, v, block_mask=block_mask(3, 8192, device="cuda"), enable_gqa=True)
     """
@@ -69,9 +71,10 @@ def block_mask(
 
 
 def install(model: Any, weights: str | None = None) -> None:
-    """Let a model of transformers attend by the plan, until `model.set_attn_implementation("sdpa")`.
+    """Let a model of transformers attend by the plan.
 
-    A plan that was repaired has weights of its own, in a file next to plan.json. They stay in the model.
+    `model.set_attn_implementation("sdpa")` ends it. A plan that was repaired has weights of its own, in a
+    file next to plan.json: they stay in the model.
     """
     from transformers import AttentionInterface, AttentionMaskInterface
 
@@ -81,13 +84,13 @@ def install(model: Any, weights: str | None = None) -> None:
     missing = [layer.module for layer in LAYERS.values() if layer.module not in modules]
     if missing:
         raise ValueError(f"the plan is for another model: {type(model).__name__} has no module {missing[0]!r}")
+    if weights is not None:
+        _put_weights(model, Path(weights).read_bytes())
     _layer_of.update({modules[layer.module]: number for number, layer in LAYERS.items()})
     AttentionInterface.register(NAME, _attention)
     # Without an entry of the same name transformers gives the attention no mask at all.
     AttentionMaskInterface.register(NAME, _window)
     model.set_attn_implementation(NAME)
-    if weights is not None:
-        _put_weights(model, Path(weights).read_bytes())
 
 
 def _put_weights(model: Any, content: bytes) -> None:
@@ -110,7 +113,7 @@ _layer_of: "WeakKeyDictionary[nn.Module, int]" = WeakKeyDictionary()
 
 @dataclass(eq=False)
 class _Window:
-    """The part of the text that a forward reads, and the limits that the model itself sets there.
+    """The part of the text that a forward reads, and the limits of the model.
 
     A cached step has queries from `first_query` on. Layers with the same heads share one block mask.
     """
@@ -139,7 +142,10 @@ class _Window:
         return self.block_masks[key]
 
     def _mask_mod(self, layer: int, device: torch.device) -> MaskMod:
-        """The mask function of a layer, of indices: a tensor holds where they begin, so that no step compiles anew."""
+        """The mask function of a layer, by indices.
+
+        A tensor holds where they begin, so that a cached step does not compile anew.
+        """
         starts = torch.tensor([self.first_query, self.first_key], device=device)
         plan, limits, real = mask_mod(layer, device), self.limits, self.real
 
@@ -157,7 +163,7 @@ def _window(
     *, q_length: int, kv_length: int, q_offset: Any = 0, kv_offset: Any = 0, mask_function: Any = None,
     attention_mask: Tensor | None = None, **options: Any,
 ) -> _Window:  # fmt: skip
-    """What transformers asks for in place of a mask; every layer of a forward is given it."""
+    """The window that transformers hands to every layer in place of a mask."""
     real = attention_mask
     if real is not None and bool(real.all()):
         real = None
@@ -171,7 +177,7 @@ def _attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, scaling: float | None = None,
     dropout: float = 0.0, softcap: float | None = None, **options: Any,
 ) -> tuple[Tensor, None]:  # fmt: skip
-    """The attention of one layer: [batch, heads, tokens, width] to [batch, tokens, heads, width]."""
+    """The attention of one layer, from [batch, heads, tokens, width]."""
     layer = _layer_of.get(module)
     if layer is None:
         raise ValueError(f"{type(module).__name__} is not in the plan: call install(model) on this model")

@@ -114,7 +114,7 @@ class Plan:
         return cls(replace, model, origin, repair)
 
     def write(self, file: str | Path) -> None:
-        """Write the plan into a file, in one step, and repaired weights into one next to it."""
+        """Write the plan into a file, and repaired weights into one next to it."""
         path = Path(file)
         weights = f"{path.stem}_repair.safetensors"
         if self.repair is not None:
@@ -130,7 +130,7 @@ class Plan:
         return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
     def export(self, model: "Model", file: str | Path) -> None:
-        """Write the plan as mask functions for torch's FlexAttention: a Python module that needs torch alone.
+        """Write the plan as a Python module of mask functions for FlexAttention.
 
         Raises:
             UsageError: A mechanism is no mask of positions, or the model has attention that the module cannot describe.

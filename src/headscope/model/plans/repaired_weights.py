@@ -1,4 +1,4 @@
-"""Weights that belong to a plan: rows and columns of the projections of its heads, in a file next to the plan.
+"""Weights that belong to a plan: rows and columns of its heads' projections.
 
 plan.json
 plan_repair.safetensors      parameter → new values, parameter.index0 (rows) or .index1 (columns) → which
@@ -35,8 +35,9 @@ class Slice:
 
 
 class RepairedWeights:
-    """The new values by parameter, as the bytes of a safetensors file, which are read when they are needed.
+    """The new values by parameter, as the bytes of a safetensors file.
 
+    The file is read when they are needed.
     Values are kept as float16 where it can hold them: a plan is judged with the values that its file has.
 
     Properties:
