@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import polars as pl
 
@@ -87,7 +88,7 @@ class Swap(Experiment[Params]):
         if not predicts_next_token(model):
             raise UsageError(f"a swap is judged by perplexity, and {model.spec.name} predicts no next token")
         ready = _ready_plan(model, params)
-        if ready is not None and params.export_file is not None:
+        if ready is not None and params.export:
             flex_source(ready, model)  # it refuses what cannot be exported, before anything is measured
         sizes = {"tokens": params.tokens, "windows": params.windows}
         material = gather(model, text_of(params.text), params.lengths, searches=bool(params.budget), **sizes)
@@ -211,13 +212,19 @@ def _repaired(model: Model, params: Params, proposal: Proposal, progress: Step) 
 
 def _exported(model: Model, params: Params, proposal: Proposal) -> Proposal:
     """The plan, written as mask functions; a refusal does not lose the plan."""
-    if params.export_file is None:
+    if not params.export:
         return proposal
     try:
-        write_flex_module(proposal.plan, model, params.export_file)
+        write_flex_module(proposal.plan, model, _export_file(params))
     except UsageError as refusal:
         return replace(proposal, warnings=(*proposal.warnings, f"Not exported: {refusal.message}"))
     return proposal
+
+
+def _export_file(params: Params) -> Path:
+    """The file for mask functions: `flex` names it after the plan, next to it."""
+    plan = Path(params.save or params.plan or "plan.json")
+    return plan.with_name(f"{plan.stem}_flex.py") if params.export == "flex" else Path(params.export)
 
 
 def _search_warnings(
@@ -282,7 +289,7 @@ def _stated_params(params: Params, material: Material, plan: Plan) -> dict[str, 
         "plan": params.plan or None,
         "budget": params.budget or None,
         "repair": params.repair or None,
-        "export": None if params.export_file is None else str(params.export_file),
+        "export": str(_export_file(params)) if params.export else None,
         "tokens": params.tokens,
         "windows": params.windows,
         "lengths": ",".join(map(str, material.test)),

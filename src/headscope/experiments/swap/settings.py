@@ -1,7 +1,6 @@
 """What can be chosen for the experiment `swap`."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headscope.errors import UsageError
@@ -103,14 +102,6 @@ class Params:
             return float(number) / 100 if percent and not ending.strip() else 0.0
         except ValueError:
             return 0.0
-
-    @property
-    def export_file(self) -> Path | None:
-        """The file for mask functions: `flex` names it after the plan, next to it."""
-        if not self.export:
-            return None
-        plan = Path(self.save or self.plan or "plan.json")
-        return plan.with_name(f"{plan.stem}_flex.py") if self.export == "flex" else Path(self.export)
 
     def check(self) -> None:
         """Refuse rules, plans and budgets that cannot be read, and several sources of a plan at once."""
