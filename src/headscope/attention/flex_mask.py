@@ -13,7 +13,8 @@ class FlexMask:
     """The pairs that a mechanism lets see each other, as Python that imports nothing.
 
     `expression` is True where a query at position `q` may see a key at position `k`; both are tensors of whole numbers.
-    It may read `tables`, by name. `positions` is the number of positions that the tables cover; None is no limit.
+    It may read `tables`, by name. They have one axis, since torch cannot compile a look-up by two. `positions` is the
+    number of positions that the tables cover; None is no limit.
 
     Properties:
         - it is the mask of the mechanism  (tested: test_expressions_are_the_masks)

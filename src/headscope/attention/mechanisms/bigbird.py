@@ -154,8 +154,8 @@ class BigBird(Mechanism):
         near = f"(({queries} - {keys}).abs() <= {self.window // 2})"
         rows = [row.random for row in self.plan(n, causal=True).rows]
         most = max(map(len, rows))
-        random = [f"(random_blocks[{queries}, {column}] == {keys})" for column in range(most)]
-        table = torch.tensor([[*row, *[-1] * (most - len(row))] for row in rows])
+        random = [f"(random_blocks[{queries} * {most} + {column}] == {keys})" for column in range(most)]
+        table = torch.tensor([block for row in rows for block in (*row, *[-1] * (most - len(row)))])
         return FlexMask(any_of([*ends, near, *random]), {"random_blocks": table} if most else {}, n if most else None)
 
     def parts(self, call: Call) -> dict[str, Bool[Tensor, "mask_batch mask_heads queries keys"]]:

@@ -104,7 +104,8 @@ class Lists:
         rows, width = len(self) + 1, int(members.max()) + 2 if len(members) else 1
         table = torch.zeros(rows, width, dtype=torch.bool)
         table[owners, members] = True
-        return [f"{name}[q.clamp(max={rows - 1}), k.clamp(max={width - 1})]"], {name: table}
+        place = f"q.clamp(max={rows - 1}) * {width} + k.clamp(max={width - 1})"
+        return [f"{name}[{place}]"], {name: table.flatten()}
 
 
 def plan(owners: Int[Tensor, " pairs"], members: Int[Tensor, " pairs"]) -> list[Group]:

@@ -112,17 +112,13 @@ def _numbered(masks: Mapping[str, "FlexMask"]) -> str:
 
 
 def _table(table: object) -> str:
-    """A tensor as source: a line for each row."""
+    """A tensor of one axis as source."""
     import torch
 
     if not isinstance(table, torch.Tensor):
         raise TypeError(f"a table is a tensor, got {table!r}")
     ending = ".bool()" if table.dtype == torch.bool else ""
-    rows = table.long().tolist()
-    if table.ndim == 1:
-        return f"torch.tensor({rows}, device=device){ending}"
-    lines = "".join(f"{2 * _INDENT}{row},\n" for row in rows)
-    return f"torch.tensor([\n{lines}{_INDENT}], device=device){ending}"
+    return f"torch.tensor({table.long().tolist()}, device=device){ending}"
 
 
 def _layers(sites: Sequence[Site], heads_by_mechanism: Mapping[str, Heads]) -> str:

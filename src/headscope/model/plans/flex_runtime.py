@@ -147,14 +147,15 @@ class _Window:
         A tensor holds where they begin, so that a cached step does not compile anew.
         """
         starts = torch.tensor([self.first_query, self.first_key], device=device)
-        plan, limits, real = mask_mod(layer, device), self.limits, self.real
+        plan, limits = mask_mod(layer, device), self.limits
+        real, length = (None, 0) if self.real is None else (self.real.flatten(), self.real.shape[1])
 
         def mask(b: Tensor, h: Tensor, q_index: Tensor, k_index: Tensor) -> Tensor:
             q, k = q_index + starts[0], k_index + starts[1]
             allowed = plan(b, h, q, k)
             if limits is not None:
                 allowed = allowed & limits(b, h, q, k)
-            return allowed if real is None else allowed & real[b, k]
+            return allowed if real is None else allowed & real[b * length + k]
 
         return mask
 
