@@ -2,6 +2,7 @@
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,11 @@ from headscope.attention.mechanism import mechanisms
 from headscope.attention.mechanism_spelling import spelled, spelling_of
 from headscope.core.selection import Selection, selection_text
 from headscope.errors import UsageError
+from headscope.files import sha256_of
 from headscope.model.model import Model
 from headscope.model.plans.applied_plan import apply
 from headscope.model.plans.plan import KEY, Plan
+from headscope.model.plans.repaired_weights import RepairedWeights, Slice
 from headscope.model.plans.weight_digest import weight_digest
 
 NEAR = "band_sparse(left=8, right=0, columns=(0,))"
@@ -101,14 +104,14 @@ def test_a_plan_for_other_weights_is_refused(tiny: Model) -> None:
 
 def test_a_plan_that_does_not_fit_leaves_the_model_alone(tiny: Model) -> None:
     before = last_states(tiny)
-    for replace, message in (
+    for rules, message in (
         ({NEAR: "L99"}, "matches no head"),
         ({NEAR: "L0", "window(left=4)": "L0.H1"}, "L0.H1 is replaced twice"),
         ({"widnow(left=4)": "L0"}, "widnow"),
         ({"window(reach=4)": "L0"}, "reach"),
     ):
         with pytest.raises(UsageError, match=message):
-            apply(Plan(replace), tiny)
+            apply(Plan(rules), tiny)
     assert torch.equal(last_states(tiny), before)
 
 
@@ -118,7 +121,11 @@ def test_a_plan_that_does_not_fit_leaves_the_model_alone(tiny: Model) -> None:
         ("", "no JSON"),
         ("[]", "is missing"),
         ("{}", "is missing"),
-        (json.dumps({KEY: 2}), "version 2"),
+        (json.dumps({KEY: 3}), "version 3"),
+        (json.dumps({KEY: 1, "repair": {}}), "unknown entry 'repair'"),
+        (json.dumps({KEY: 2, "repair": {"file": "../x", "sha256": "0"}}), "repair must name a file"),
+        (json.dumps({KEY: 2, "repair": {"file": "x"}}), "repair must name a file"),
+        (json.dumps({KEY: 2, "repair": 3}), "must be an object"),
         (json.dumps({KEY: 1, "replce": {}}), "replce"),
         (json.dumps({KEY: 1, "replace": ["L0"]}), "must be an object"),
         (json.dumps({KEY: 1, "replace": {NEAR: 3}}), "must be an object"),
@@ -140,6 +147,72 @@ def test_a_plan_that_is_not_there(tmp_path: Path) -> None:
         Plan.read(tmp_path / "nothing.json")
     with pytest.raises(UsageError, match="cannot be read"):
         Plan.read(tmp_path)
+
+
+def repaired_plan(model: Model) -> Plan:
+    """A plan with new values for some columns of one W_O and some rows of one W_Q."""
+    generator = torch.Generator().manual_seed(2)
+    weights = dict(model.hf.named_parameters())
+    o, q = "model.layers.1.self_attn.o_proj.weight", "model.layers.1.self_attn.q_proj.weight"
+    columns, rows = torch.arange(3, 20), torch.tensor([1, 40, 7])
+    slices = {
+        o: Slice(1, columns, torch.randn(weights[o].shape[0], len(columns), generator=generator)),
+        q: Slice(0, rows, torch.randn(len(rows), weights[q].shape[1], generator=generator)),
+    }
+    return replace(Plan.for_model(model, {NEAR: "L1"}), repair=RepairedWeights.of(slices))
+
+
+def test_a_repaired_plan_is_read_back(tiny: Model, tmp_path: Path) -> None:
+    """Plan and weights lie side by side, and have the effect of the plan in memory."""
+    plan = repaired_plan(tiny)
+    plan.write(tmp_path / "mine.json")
+    assert {file.name for file in tmp_path.iterdir()} == {"mine.json", "mine_repair.safetensors"}
+    content = json.loads((tmp_path / "mine.json").read_text())
+    assert content[KEY] == 2
+    assert content["repair"]["sha256"] == sha256_of(tmp_path / "mine_repair.safetensors")
+    assert Plan.read(tmp_path / "mine.json") == plan
+    with apply(plan, tiny):
+        expected = last_states(tiny)
+    with apply(tmp_path / "mine.json", tiny):
+        assert torch.equal(last_states(tiny), expected)
+    with apply(replace(plan, repair=None), tiny):
+        assert not torch.allclose(last_states(tiny), expected, atol=1e-3)
+
+
+def test_repaired_weights_are_put_in_and_taken_out(tiny: Model) -> None:
+    """Inside, exactly the named rows and columns have the new values; afterwards every bit is as it was."""
+    plan = repaired_plan(tiny)
+    before = {name: weight.detach().clone() for name, weight in tiny.hf.named_parameters()}
+    with apply(plan, tiny):
+        changed = {name: weight for name, weight in tiny.hf.named_parameters() if not torch.equal(weight, before[name])}
+        assert changed.keys() == plan.repair.slices.keys()  # type: ignore[union-attr]
+        for name, part in plan.repair.slices.items():  # type: ignore[union-attr]
+            assert torch.equal(changed[name].index_select(part.axis, part.index), part.values.float())
+            others = [at for at in range(changed[name].shape[part.axis]) if at not in part.index.tolist()]
+            kept = torch.tensor(others)
+            assert torch.equal(changed[name].index_select(part.axis, kept), before[name].index_select(part.axis, kept))
+    assert all(torch.equal(weight, before[name]) for name, weight in tiny.hf.named_parameters())
+
+
+def test_repaired_weights_that_are_not_those_of_the_plan(tiny: Model, tmp_path: Path) -> None:
+    plan, file = repaired_plan(tiny), tmp_path / "plan.json"
+    plan.write(file)
+    weights = tmp_path / "plan_repair.safetensors"
+    before = last_states(tiny)
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-1] + b"\x7f")
+    with pytest.raises(UsageError, match="is not the file that the plan names"):
+        apply(file, tiny)
+    weights.unlink()
+    with pytest.raises(UsageError, match="cannot be read"):
+        apply(file, tiny)
+    nowhere = Slice(0, torch.tensor([10**6]), torch.zeros(1, 128))
+    for name in ("model.layers.1.self_attn.q_proj.weight", "model.layers.99.weight"):
+        lost = replace(plan, repair=RepairedWeights.of({name: nowhere}))
+        with pytest.raises(UsageError, match="cannot hold"):
+            apply(lost, tiny)
+    assert torch.equal(last_states(tiny), before)
+    assert not tiny.edited
 
 
 def test_digest_of_forms(tiny: Model) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from headscope.attention.call import Call, Output
 from headscope.attention.devices import exact_device
+from headscope.attention.flex_mask import FlexMask
 from headscope.attention.mechanisms import mechanism_member, mechanism_members
 from headscope.errors import UsageError
 from headscope.members import Member, usable
@@ -113,6 +114,16 @@ class Mechanism(ABC):
         """
         del keys, query
         return None
+
+    def flex_mask(self, n: int, *, causal: bool) -> FlexMask | str:
+        """The mask of `seen` as an expression, or the reason why there is none.
+
+        It reaches over n positions. `causal` says that calls hide later keys from a query: the expression need not.
+        """
+        del n, causal
+        if self.chooses_pairs:
+            return "queries and keys choose its pairs, positions alone do not tell them"
+        return "it is no softmax over a set of keys"
 
     def parts(self, call: Call) -> dict[str, Bool[Tensor, "mask_batch mask_heads queries keys"]]:
         """The sets of pairs of the mechanism, by name, for pictures.

@@ -130,6 +130,24 @@ class Edit:
         fresh = self.initial_matrices(seed)
         self._change_rows(at, matrices, lambda named, _: fresh(named))
 
+    def put(self, parameter: str, axis: int, index: Tensor, values: Tensor) -> None:
+        """Set rows (`axis` 0) or columns (`axis` 1) of a parameter, by its name.
+
+        Raises:
+            UsageError: There is no such parameter, or it has another shape.
+        """
+        self._check_open()
+        weight: Tensor | None = dict(self._hf.named_parameters()).get(parameter)
+        shape = None if weight is None else (*weight.shape[:axis], len(index), *weight.shape[axis + 1 :])
+        if weight is None or shape != tuple(values.shape) or int(index.max()) >= weight.shape[axis]:
+            size = "none" if weight is None else tuple(weight.shape)
+            raise UsageError(
+                f"{parameter} cannot hold {len(index)} parts of {tuple(values.shape)}: the model has {size}"
+            )
+        self._remember(parameter, weight)
+        with torch.no_grad():
+            weight.index_copy_(axis, index.to(weight.device), values.to(weight.device, weight.dtype))
+
     def initialise(self, seed: int = 0) -> None:
         """Give the whole model, not only its attention, a fresh initialisation."""
         fresh = dict(self._fresh_model(seed).named_parameters())

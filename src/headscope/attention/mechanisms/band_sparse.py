@@ -26,6 +26,7 @@ from torch import Tensor
 
 from headscope.attention.call import Call, Output
 from headscope.attention.fitting import heaviest_keys
+from headscope.attention.flex_mask import FlexMask, any_of, band_expression, membership
 from headscope.attention.mechanism import Cost
 from headscope.attention.mechanisms.dense import Dense, with_sinks
 from headscope.attention.sparse.band_and_rest import (
@@ -111,6 +112,16 @@ class BandSparse(Pattern):
             return None
         columns = torch.tensor(self.columns, dtype=torch.long, device=keys.device)
         return (query - keys <= self.left) | torch.isin(keys, columns)
+
+    def flex_mask(self, n: int, *, causal: bool) -> FlexMask:
+        """The band, the columns and the lists."""
+        del n, causal
+        band = band_expression(self.left, self.right)
+        if isinstance(self.rows, Lists):
+            listed, tables = self.rows.flex_terms("listed")
+        else:
+            listed, tables = membership("k", self.columns, "is_column")
+        return FlexMask(any_of([band, *listed]), tables)
 
     def parts(self, call: Call) -> dict[str, Bool[Tensor, "mask_batch mask_heads queries keys"]]:
         """The band alone, and the band with the pairs outside of it."""

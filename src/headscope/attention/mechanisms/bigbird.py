@@ -26,6 +26,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from headscope.attention.call import Call, Output
+from headscope.attention.flex_mask import FlexMask, any_of
 from headscope.attention.mechanism import Cost, Mechanism
 from headscope.attention.mechanisms.dense import Dense, with_sinks
 from headscope.attention.sparse.blocks import only_limits, origin
@@ -143,6 +144,19 @@ class BigBird(Mechanism):
         """The call under the mask of its blocks."""
         allowed = self._pairs(call, self._plan(call).table())
         return replace(call, mask=allowed if call.mask is None else call.mask & allowed)
+
+    def flex_mask(self, n: int, *, causal: bool) -> FlexMask | str:
+        """Global, near and random blocks; the plan of a causal call has no length."""
+        if not causal:
+            return "where queries see later keys, its last and its random blocks change with the length of the text"
+        queries, keys = f"q // {self.block}", f"k // {self.block}"
+        ends = [f"({position} < {self.first})" for position in (queries, keys)] if self.first else []
+        near = f"(({queries} - {keys}).abs() <= {self.window // 2})"
+        rows = [row.random for row in self.plan(n, causal=True).rows]
+        most = max(map(len, rows))
+        random = [f"(random_blocks[{queries} * {most} + {column}] == {keys})" for column in range(most)]
+        table = torch.tensor([block for row in rows for block in (*row, *[-1] * (most - len(row)))])
+        return FlexMask(any_of([*ends, near, *random]), {"random_blocks": table} if most else {}, n if most else None)
 
     def parts(self, call: Call) -> dict[str, Bool[Tensor, "mask_batch mask_heads queries keys"]]:
         """The global, near and random blocks."""

@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headscope.attention.call import Call, Output
+from headscope.attention.flex_mask import FlexMask
 from headscope.attention.mechanism import Cost, Mechanism
 from headscope.attention.sparse import kernel
 from headscope.attention.sparse.blocks import allowed_mask, blind, row_blocks
@@ -57,6 +58,11 @@ class Dense(Mechanism):
         if rows is not None:
             out = with_sinks(out, rows, call.sinks)
         return Output(out, rows if lse else None)
+
+    def flex_mask(self, n: int, *, causal: bool) -> FlexMask:
+        """Every pair."""
+        del n, causal
+        return FlexMask("(q >= 0)")
 
     def seen(self, call: Call) -> Call:
         """The call itself."""

@@ -21,6 +21,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from headscope.attention.call import Call, Output
+from headscope.attention.flex_mask import FlexMask, any_of
 from headscope.attention.mechanism import Cost
 from headscope.attention.mechanisms.dense import Dense, with_sinks
 from headscope.attention.sparse.blocks import only_limits, origin
@@ -99,6 +100,12 @@ class Graph(Pattern):
     ) -> Bool[Tensor, "rows queries keys"]:
         """The adjacency matrix at these positions."""
         return self.lists.hold(queries, keys)
+
+    def flex_mask(self, n: int, *, causal: bool) -> FlexMask:
+        """The adjacency matrix, for as many positions as there are lists."""
+        del n, causal
+        listed, tables = self.lists.flex_terms("adjacent")
+        return FlexMask(any_of(listed), tables, positions=len(self.lists))
 
     def attend(self, call: Call, *, lse: bool) -> Output:
         """Gathered neighbours, or the adjacency matrix where more shapes the scores."""

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from headscope.attention.call import Call, Output
 from headscope.attention.fitting import heaviest_keys
+from headscope.attention.flex_mask import FlexMask, any_of, band_expression, membership
 from headscope.attention.mechanism import Cost
 from headscope.attention.mechanisms.dense import Dense, with_sinks
 from headscope.attention.sparse.band_and_rest import (
@@ -108,6 +109,13 @@ class Longformer(Pattern):
             return None
         global_positions = torch.tensor(self.global_positions, dtype=torch.long, device=keys.device)
         return (query - keys <= self.left) | torch.isin(keys, global_positions)
+
+    def flex_mask(self, n: int, *, causal: bool) -> FlexMask:
+        """The band, the global rows and the global columns."""
+        del n, causal
+        queries, tables = membership("q", self.global_positions, "is_global")
+        keys, _ = membership("k", self.global_positions, "is_global")
+        return FlexMask(any_of([band_expression(self.left, self.right), *queries, *keys]), tables)
 
     def parts(self, call: Call) -> dict[str, Bool[Tensor, "mask_batch mask_heads queries keys"]]:
         """The window, and the window with the global rows and columns."""

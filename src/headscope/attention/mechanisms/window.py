@@ -22,6 +22,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from headscope.attention.call import Call, Output
+from headscope.attention.flex_mask import FlexMask, band_expression
 from headscope.attention.mechanism import Cost, Mechanism
 from headscope.attention.mechanisms.dense import Dense, with_sinks
 from headscope.attention.sparse.band import band_attention, narrow_band
@@ -105,6 +106,14 @@ class Window(Mechanism):
             return None
         nearest = (query - keys + self.dilation - 1).div(self.dilation, rounding_mode="floor") * self.dilation
         return nearest <= self.left
+
+    def flex_mask(self, n: int, *, causal: bool) -> FlexMask | str:
+        """Band and dilation; there is none where heads differ in dilation."""
+        del n, causal
+        if isinstance(self.dilation, tuple):
+            return "its heads have dilations of their own: name them in rules of their own, each with one dilation"
+        band = band_expression(self.left, self.right)
+        return FlexMask(band if self.dilation == 1 else f"({band} & ((q - k) % {self.dilation} == 0))")
 
     def definition(self, call: Call) -> Output:
         """The dense mask of band and dilation, in float64."""

@@ -97,6 +97,16 @@ class Lists:
         place = torch.searchsorted(listed_pairs, queried_pairs).clamp(max=len(listed_pairs) - 1)
         return (listed_pairs[place] == queried_pairs) & (queries >= 0) & (keys >= 0)
 
+    def flex_terms(self, name: str) -> tuple[list[str], dict[str, Tensor]]:
+        """`hold` as an expression for a `FlexMask`, and the table of pairs that it reads."""
+        owners, members = self.pairs()
+        # A last row and a last column hold nothing: positions beyond the lists are looked up there.
+        rows, width = len(self) + 1, int(members.max()) + 2 if len(members) else 1
+        table = torch.zeros(rows, width, dtype=torch.bool)
+        table[owners, members] = True
+        place = f"q.clamp(max={rows - 1}) * {width} + k.clamp(max={width - 1})"
+        return [f"{name}[{place}]"], {name: table.flatten()}
+
 
 def plan(owners: Int[Tensor, " pairs"], members: Int[Tensor, " pairs"]) -> list[Group]:
     """Groups of blocks that hold these pairs of query and key, and no other.

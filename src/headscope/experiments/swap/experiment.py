@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import polars as pl
 
@@ -17,9 +18,11 @@ from headscope.experiments.swap.head_damage import head_damages
 from headscope.experiments.swap.journal import journal_of
 from headscope.experiments.swap.ladder import ladder
 from headscope.experiments.swap.leak import ModelLeak, model_leak
-from headscope.experiments.swap.material import Material, gather
-from headscope.experiments.swap.quality import embedding_cosines, quality
+from headscope.experiments.swap.material import Material, gather, split_texts
+from headscope.experiments.swap.quality import Quality, embedding_cosines, quality
 from headscope.experiments.swap.recall import Recall, RecallBudget, recall, recall_budget
+from headscope.experiments.swap.repair import Repair, repair_plan, repair_windows
+from headscope.experiments.swap.repair_tables import gain_table, layer_table
 from headscope.experiments.swap.rules import rules_of
 from headscope.experiments.swap.search import Search
 from headscope.experiments.swap.sentences import encoder_headlines, headlines
@@ -40,6 +43,7 @@ from headscope.experiments.text_sample import spread, windows_of
 from headscope.model.language import predicts_next_token
 from headscope.model.model import Model
 from headscope.model.plans.applied_plan import apply
+from headscope.model.plans.flex_export import flex_source, write_flex_module
 from headscope.model.plans.plan import Plan
 from headscope.progress import Step
 
@@ -68,6 +72,7 @@ class Proposal:
 
     plan: Plan
     search: Search | None = None
+    repair: Repair | None = None  # whose weights the plan has
     warnings: tuple[str, ...] = ()
 
 
@@ -90,12 +95,15 @@ class Swap(Experiment[Params]):
         self.check(params)
         yardstick = yardstick_of(model)
         ready = _ready_plan(model, params)
+        if ready is not None and params.export:
+            flex_source(ready, model)  # it refuses what cannot be exported, before anything is measured
         sizes = {"tokens": params.tokens, "windows": params.windows}
         text, searches = text_of(params.text), bool(params.budget)
         material = gather(model, text, params.lengths, searches=searches, fits=params.fit, **sizes)
         proposal = _searched(model, params, material, yardstick, progress) if ready is None else Proposal(ready)
         if params.fit:
             proposal = replace(proposal, plan=fitted(model, proposal.plan, material.fit, progress))
+        proposal = _exported(model, params, _repaired(model, params, proposal, progress))
         if params.save:
             proposal.plan.write(params.save)
         judge = self._judged_writer if isinstance(yardstick, Perplexity) else self._judged_encoder
@@ -105,11 +113,15 @@ class Swap(Experiment[Params]):
         self, model: Model, params: Params, material: Material, proposal: Proposal, progress: Step
     ) -> Finding:
         """Judge by perplexity, recall and written text; nothing may leak from the future."""
-        plan, by_length, speeds = proposal.plan, {}, []
+        plan, speeds = proposal.plan, []
+        by_length: dict[int, Quality] = {}
+        repaired: dict[int, Quality] = {}
         decodings: list[Decoding | None] = []
         for length, windows in material.test.items():
             progress(f"{JUDGING} {length} tokens, part", 0, 3)
-            by_length[length] = quality(model, plan, windows)
+            by_length[length] = quality(model, replace(plan, repair=None) if proposal.repair else plan, windows)
+            if proposal.repair:
+                repaired[length] = quality(model, plan, windows)
             progress(f"{JUDGING} {length} tokens, part", 1, 3)
             speeds.append(prefill_speed(model, plan, windows[0], params.repeats, progress))
             progress(f"{JUDGING} {length} tokens, part", 2, 3)
@@ -118,10 +130,13 @@ class Swap(Experiment[Params]):
         progress(LEAK, 0, 1)
         leak = model_leak(model, plan, material.test[min(material.test)][0], params.seed)
         progress(LEAK, 1, 1)
-        tables = {"quality": quality_table(by_length), "speed": speed_table(speeds)}
+        tables = {"quality": quality_table(by_length, repaired), "speed": speed_table(speeds)}
         if measured := [decoding for decoding in decodings if decoding is not None]:
             tables["decoding"] = decoding_table(measured)
         tables |= _plan_tables(model, material, proposal)
+        if proposal.repair is not None:
+            tables["repair"] = gain_table(by_length, repaired, proposal.repair)
+            tables["repair_layers"] = layer_table(proposal.repair)
         outcomes, omissions = _recalled(model, plan, params, material, progress)
         if outcomes:
             tables["recall"] = recall_table(outcomes)
@@ -239,7 +254,35 @@ def _searched(model: Model, params: Params, material: Material, yardstick: Yards
     if second is not None:
         origin["recall"] = params.recall
     plan = Plan.for_model(model, search.ladder.rules(steps), origin)
-    return Proposal(plan, search, _search_warnings(search, model.sites, by_site, steps))
+    return Proposal(plan, search, warnings=_search_warnings(search, model.sites, by_site, steps))
+
+
+def _repaired(model: Model, params: Params, proposal: Proposal, progress: Step) -> Proposal:
+    """The plan with repaired weights, where a repair is asked for."""
+    if not params.repair:
+        return proposal
+    text = split_texts(text_of(params.text))["fit"]
+    windows = repair_windows(model, text, params.tokens, params.repair)
+    repair = repair_plan(model, proposal.plan, windows, progress)
+    origin = {**proposal.plan.origin, "repair": {"text": text.name, "tokens": repair.tokens, "window": len(windows[0])}}
+    return replace(proposal, plan=replace(proposal.plan, repair=repair.weights, origin=origin), repair=repair)
+
+
+def _exported(model: Model, params: Params, proposal: Proposal) -> Proposal:
+    """The plan, written as mask functions; a refusal does not lose the plan."""
+    if not params.export:
+        return proposal
+    try:
+        write_flex_module(proposal.plan, model, _export_file(params))
+    except UsageError as refusal:
+        return replace(proposal, warnings=(*proposal.warnings, f"Not exported: {refusal.message}"))
+    return proposal
+
+
+def _export_file(params: Params) -> Path:
+    """The file for mask functions: `flex` names it after the plan, next to it."""
+    plan = Path(params.save or params.plan or "plan.json")
+    return plan.with_name(f"{plan.stem}_flex.py") if params.export == "flex" else Path(params.export)
 
 
 def _recall_budget(model: Model, params: Params, material: Material, progress: Step) -> RecallBudget | None:
@@ -319,6 +362,8 @@ def _stated_params(params: Params, material: Material, plan: Plan) -> dict[str, 
         "for": params.goal.value if params.budget else None,
         "recall": params.recall or None,
         "fit": params.fit,
+        "repair": params.repair or None,
+        "export": str(_export_file(params)) if params.export else None,
         "tokens": params.tokens,
         "windows": params.windows,
         "lengths": ",".join(map(str, material.test)),
@@ -334,6 +379,11 @@ def _method(params: Params, material: Material, proposal: Proposal) -> str:
         f"Prefills as in generation, or whole forwards of an encoder; original and plan in turns, {params.repeats} of "
         "each.",
     ]
+    if proposal.repair is not None:
+        sentences.append(
+            f"Repaired on {proposal.repair.tokens} tokens of the split fit: W_Q, W_K and W_V of swapped heads by Adam, "
+            "their W_O by least squares; every fourth window chose what each layer takes."
+        )
     if proposal.search is not None:
         searched = " and ".join(f"{len(part)} of {length} tokens" for length, part in material.search.items())
         n_plans = len({tried.steps for tried in proposal.search.tried})

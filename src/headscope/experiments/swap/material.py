@@ -57,7 +57,7 @@ def gather(
     if not model.reads_text:
         raise UsageError(f"a plan is judged on text, and {model.spec.name} reads none")
     is_part = text.name.rpartition(":")[2] in SPLITS
-    parts = {} if is_part else _parts(text)
+    parts = {} if is_part else split_texts(text)
     tested = text if is_part else parts["test"]
     fit: tuple[Tokens, ...] = ()
     search: dict[int, tuple[Tokens, ...]] = {}
@@ -84,8 +84,8 @@ def gather(
     return Material(fit, search, by_length, tested, parts.get("search"), omissions)
 
 
-def _parts(text: Text) -> dict[Split, Text]:
-    """The three splits of a whole text; those of a named text are what `NAME:test` gives."""
+def split_texts(text: Text) -> dict[Split, Text]:
+    """The three splits of a text; a named one has those of `NAME:test`."""
     if text.name in names():
         full_text, splits = with_splits(text.name)
     else:

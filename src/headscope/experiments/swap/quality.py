@@ -67,6 +67,11 @@ def embedding_cosines(
         return cosines(_embeddings(model, windows, task, step), originals)
 
 
+def quality_ratio(measured: Quality, reference: Quality) -> Estimate:
+    """The perplexity of one plan over that of another on the same windows, paired."""
+    return exponential(measured.mean(measured.nats - reference.nats))
+
+
 def _embeddings(model: Model, windows: Sequence[Tokens], task: str, step: Step) -> list[list[float]]:
     readings = []
     for index, tokens in enumerate(windows):

@@ -6,6 +6,7 @@ import polars as pl
 
 from headscope.core import Headline
 from headscope.experiments.swap.leak import ModelLeak
+from headscope.experiments.swap.repair_tables import repair_headline
 from headscope.lenses.shared.effects import ratio_effect, share_effect
 
 Row = dict[str, Any]
@@ -13,14 +14,16 @@ Row = dict[str, Any]
 
 def headlines(tables: dict[str, pl.DataFrame], leak: ModelLeak, text_name: str) -> tuple[Headline, ...]:
     """Quality, speed, heads, and whether anything leaks."""
-    quality = tables["quality"].filter(pl.col("which") == "plan").to_dicts()[-1]
+    quality = tables["quality"].to_dicts()[-1]  # of the repaired plan, if there is one
     speed = tables["speed"].filter(pl.col("which") == "plan").to_dicts()[-1]
     recall = _recall(tables["recall"]) if "recall" in tables else ()
+    repair = (repair_headline(tables["repair"], tables["repair_layers"], text_name),) if "repair" in tables else ()
     return (
         _quality(quality, text_name, "frontier" if "frontier" in tables else ""),
         _speed(speed),
         *(_decoding(tables["decoding"]) if "decoding" in tables else ()),
         _heads(tables["heads"]),
+        *repair,
         *recall,
         _leak(leak),
     )

@@ -23,10 +23,26 @@ COMMAND = Command(
         "headscope swap smollm2 --budget 1% --text moby-dick --save plan.json --out out/swap",
         "headscope swap smollm2 --budget 1% --for cache --text moby-dick --save plan.json",
         "headscope swap smollm2 --plan plan.json --text handbook-en --lengths 2048,8192",
+        "headscope swap smollm2 --plan plan.json --export flex",
+        "headscope swap smollm2 --plan plan.json --repair 50000 --text moby-dick --save repaired.json",
     ),
-    tables=("quality", "embeddings", "speed", "decoding", "heads", "recall", "frontier", "texts"),
+    tables=(
+        *(
+            "quality",
+            "embeddings",
+            "speed",
+            "decoding",
+            "heads",
+            "recall",
+            "frontier",
+            "repair",
+            "repair_layers",
+            "texts",
+        ),
+    ),
 )
 _LARGEST_BUDGET = 1.0  # a perplexity twice the original's
+FEWEST_REPAIR_TOKENS = 256
 PROMPT = "The old house at the end of the road had been empty for years, until"
 
 
@@ -82,6 +98,22 @@ class Params:
         metadata={"help": "choose columns, global positions and features for each head, from its activations"},
     )
     save: str = field(default="", metadata={"help": "write the plan into this file", "metavar": "FILE"})
+    repair: int = field(
+        default=0,
+        metadata={
+            "help": "train the projections of the swapped heads on so many tokens of the split fit, layer by layer, "
+            "against what the heads gave before",
+            "metavar": "TOKENS",
+        },
+    )
+    export: str = field(
+        default="",
+        metadata={
+            "help": "write the plan as mask functions for torch's FlexAttention: `flex` writes PLAN_flex.py next to "
+            "the plan; or name a file that ends in .py",
+            "metavar": "flex|FILE.py",
+        },
+    )
     text: "Text | None" = field(
         default=None,
         metadata={
@@ -144,13 +176,18 @@ class Params:
             )
         # The command line hands over the name of a text before it is read.
         name, _, split = str(getattr(self.text, "name", self.text)).rpartition(":")
-        if self.budget and split in ("fit", "search", "test"):
+        if (self.budget or self.repair) and split in ("fit", "search", "test"):
+            task = "search" if self.budget else "repair"
             raise UsageError(
-                f"a search splits the text by its documents, and {name}:{split} is one split already",
+                f"a {task} splits the text by its documents, and {name}:{split} is one split already",
                 hint=f"name the whole text: --text {name}",
             )
         if self.lengths and min(self.lengths) < 16:
             raise UsageError(f"lengths are at least 16 tokens, got {list(self.lengths)}")
+        if 0 < self.repair < FEWEST_REPAIR_TOKENS:
+            raise UsageError(f"a repair needs at least {FEWEST_REPAIR_TOKENS} tokens, got {self.repair}")
+        if self.export not in ("", "flex") and not self.export.endswith(".py"):
+            raise UsageError(f"cannot export to {self.export!r}: expected flex, or a file that ends in .py")
         if not self.minutes > 0:
             raise UsageError(f"the search needs time: minutes={self.minutes}")
         rules_of(self.replace)

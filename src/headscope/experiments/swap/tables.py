@@ -27,20 +27,29 @@ from headscope.model.plans.plan import Plan
 _FLOAT, _WORD, _COUNT = pl.Float64, pl.String, pl.Int64
 
 
-def quality_table(by_length: Mapping[int, Quality]) -> pl.DataFrame:
-    """A row for the original and one for the plan at each length."""
+def quality_table(by_length: Mapping[int, Quality], repaired: Mapping[int, Quality] | None = None) -> pl.DataFrame:
+    """Rows for the original, the plan and the repaired plan at each length."""
     rows: list[dict[str, object]] = []
     for length, measured in by_length.items():
         original = math.exp(float(measured.original_nats.sum() / measured.tokens.sum()))
         windows = len(measured.tokens)
         rows.append({"tokens": length, "which": "original", "perplexity": original, "windows": windows})
-        row: dict[str, object] = {"tokens": length, "which": "plan", "perplexity": measured.perplexity}
-        row |= _ends("ratio", measured.ratio)
-        row |= _ends("kl", measured.mean(measured.kl)) | _ends("agreement", measured.mean(measured.agreeing))
-        rows.append(row | {"windows": windows})
+        rows.append({"tokens": length, "which": "plan", **_measured(measured)})
+        if repaired:
+            rows.append({"tokens": length, "which": "repaired", **_measured(repaired[length])})
     numbers = [f"{name}{end}" for name in ("ratio", "kl", "agreement") for end in ("", "_low", "_high")]
     schema = {"tokens": _COUNT, "which": _WORD, "perplexity": _FLOAT, **dict.fromkeys(numbers, _FLOAT)}
     return pl.DataFrame(rows, schema={**schema, "windows": _COUNT})
+
+
+def _measured(measured: Quality) -> dict[str, object]:
+    """The columns of a plan at one length."""
+    row: dict[str, object] = {"perplexity": measured.perplexity, "windows": len(measured.tokens)}
+    row |= interval_columns("ratio", measured.ratio)
+    if measured.kl is not None and measured.agreeing is not None:
+        row |= interval_columns("kl", measured.mean(measured.kl))
+        row |= interval_columns("agreement", measured.mean(measured.agreeing))
+    return row
 
 
 def speed_table(speeds: Sequence[Speed]) -> pl.DataFrame:
@@ -121,7 +130,7 @@ def embedding_table(by_length: Mapping[int, Float[Tensor, " windows"]]) -> pl.Da
         {
             "tokens": length,
             "which": "plan",
-            **_ends("cosine", clustered_mean(cosines, torch.ones_like(cosines))),
+            **interval_columns("cosine", clustered_mean(cosines, torch.ones_like(cosines))),
             "cosine_least": float(cosines.min()),
             "windows": len(cosines),
         }
@@ -143,7 +152,7 @@ def frontier_table(search: Search, model: Model) -> pl.DataFrame:
             / forward_flops(model, Plan({}), tried.tokens),
             "cached": cached_share(Plan(tried.rules), model.sites, tried.tokens),
             "speedup": tried.speedup,
-            **_ends("loss", tried.loss),
+            **interval_columns("loss", tried.loss),
             "windows": tried.windows,
             "recall_lost": search.recall_lost.get(tried.steps),
             "within": tried.within,
@@ -196,7 +205,7 @@ def head_quantities() -> tuple[HeadQuantity, ...]:
     )
 
 
-def _ends(name: str, estimate: Estimate | Loss) -> dict[str, float | None]:
+def interval_columns(name: str, estimate: Estimate | Loss) -> dict[str, float | None]:
     """A value and its interval, with None for an end that one window does not give."""
     ends = {name: estimate.mean, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
     return {column: end if math.isfinite(end) else None for column, end in ends.items()}

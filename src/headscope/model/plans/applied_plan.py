@@ -8,7 +8,7 @@ Where all heads of a kv group attend through bands, a cache drops the keys and v
 `undropped` says where it could not.
 
 A plan is a session that stays open. It belongs to the thread that opened it: forwards of other threads run the model as
-it is.
+it is. Repaired weights are an edit, which all threads see; while they are in place the model cannot be edited again.
 """
 
 from contextlib import ExitStack
@@ -47,6 +47,8 @@ class AppliedPlan:
         try:
             for selection, mechanism in rules:
                 session.replace(selection, mechanism)
+            if plan.repair is not None:
+                plan.repair.put(self._stack.enter_context(model.edit()))
         except BaseException:
             self._stack.close()
             raise

@@ -9,6 +9,8 @@
 
 `replace` holds, for each mechanism in its own spelling, the heads that attend through it; the others attend as the
 model does. `origin` says how the plan came about. A plan is data: reading one runs nothing and loads no torch.
+
+A repaired plan has version 2 and one more entry: "repair": {"file": "plan_repair.safetensors", "sha256": "9b1e…"}.
 """
 
 import json
@@ -22,12 +24,15 @@ from headscope.core.selection import Selection
 from headscope.core.site import Site
 from headscope.errors import UsageError
 from headscope.files import Destination, write_file
+from headscope.model.plans.repaired_weights import RepairedWeights
 
 if TYPE_CHECKING:
     from headscope.model.model import Model
 
-VERSION = 1
+VERSION, VERSION_OF_REPAIRS = 1, 2
 KEY = "headscope plan"
+_PLAIN = {KEY, "model", "replace", "origin"}
+_ENTRIES = {VERSION: _PLAIN, VERSION_OF_REPAIRS: _PLAIN | {"repair"}}
 _LARGEST = 2**20  # bytes: a plan of a model with ten thousand heads takes a hundredth of it
 _WRITING = Destination(
     "cannot write the plan {path}: {reason}", "name another file", refusal="cannot write the plan {path}: {reason}"
@@ -47,6 +52,7 @@ class Plan:
     replace: Mapping[str, str]
     model: Mapping[str, str] = field(default_factory=dict)
     origin: Mapping[str, Any] = field(default_factory=dict)
+    repair: RepairedWeights | None = None
 
     @classmethod
     def for_model(cls, model: "Model", replace: Mapping[str, str], origin: Mapping[str, Any] | None = None) -> "Plan":
@@ -81,18 +87,20 @@ class Plan:
             raise UsageError(f"the plan {path} cannot be read: {error.strerror}") from None
         except (ValueError, RecursionError):
             raise UsageError(f"{path} is no plan: it is no JSON in UTF-8") from None
-        return cls.of(content, str(path))
+        return cls.of(content, str(path), path.parent)
 
     @classmethod
-    def of(cls, content: object, where: str = "the plan") -> "Plan":
-        """The plan that the content of a file means."""
+    def of(cls, content: object, where: str = "the plan", folder: Path | None = None) -> "Plan":
+        """The plan that the content of a file means; repaired weights lie in its folder."""
         if not isinstance(content, dict) or KEY not in content:
             raise UsageError(f"{where} is no plan: {KEY!r} is missing")
-        if content[KEY] != VERSION:
+        entries = _ENTRIES.get(content[KEY]) if isinstance(content[KEY], int) else None
+        if entries is None:
             raise UsageError(
-                f"{where} has version {content[KEY]!r}, expected {VERSION}", hint="a newer headscope may read it"
+                f"{where} has version {content[KEY]!r}, expected {' or '.join(map(str, _ENTRIES))}",
+                hint="a newer headscope may read it",
             )
-        unknown = content.keys() - {KEY, "model", "replace", "origin"}
+        unknown = content.keys() - entries
         if unknown:
             raise UsageError(f"{where} has an unknown entry {min(unknown)!r}")
         replace, model = (_words(content.get(name), f"{where}: {name}") for name in ("replace", "model"))
@@ -102,16 +110,34 @@ class Plan:
         for mechanism, heads in replace.items():
             check_spelling(mechanism)
             Selection.parse(heads)
-        return cls(replace, model, origin)
+        repair = _repair_of(content["repair"], where, folder or Path()) if "repair" in content else None
+        return cls(replace, model, origin, repair)
 
     def write(self, file: str | Path) -> None:
-        """Write the plan into a file, in one step."""
-        write_file(Path(file), self.text().encode(), _WRITING)
+        """Write the plan into a file, and repaired weights into one next to it."""
+        path = Path(file)
+        weights = f"{path.stem}_repair.safetensors"
+        if self.repair is not None:
+            self.repair.write(path.with_name(weights))
+        write_file(path, self.text(weights).encode(), _WRITING)
 
-    def text(self) -> str:
-        """The plan as JSON."""
-        content = {KEY: VERSION, "model": dict(self.model), "replace": dict(self.replace), "origin": dict(self.origin)}
+    def text(self, weights: str = "") -> str:
+        """The plan as JSON; `weights` is the name of the file that holds repaired weights."""
+        content: dict[str, object] = {KEY: VERSION if self.repair is None else VERSION_OF_REPAIRS}
+        content |= {"model": dict(self.model), "replace": dict(self.replace), "origin": dict(self.origin)}
+        if self.repair is not None:
+            content["repair"] = {"file": weights, "sha256": self.repair.sha256}
         return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+    def export(self, model: "Model", file: str | Path) -> None:
+        """Write the plan as a Python module of mask functions for FlexAttention.
+
+        Raises:
+            UsageError: A mechanism is no mask of positions, or the model has attention that the module cannot describe.
+        """
+        from headscope.model.plans.flex_export import write_flex_module
+
+        write_flex_module(self, model, file)
 
     def heads(self, sites: tuple[Site, ...]) -> dict[str, Heads]:
         """The heads of each mechanism among the sites of a model.
@@ -152,6 +178,15 @@ class Plan:
                 f"({model.spec.architecture}) has weights {digest}",
                 hint='make a plan for this model, or take "weights" out of the file to use it anyway',
             )
+
+
+def _repair_of(value: object, where: str, folder: Path) -> RepairedWeights:
+    """The weights that a plan names: a file in its own folder."""
+    words = _words(value, f"{where}: repair")
+    name = words.get("file", "")
+    if words.keys() != {"file", "sha256"} or Path(name).name != name or not name:
+        raise UsageError(f"{where}: repair must name a file in the folder of the plan, and its sha256; got {words}")
+    return RepairedWeights(words["sha256"], file=folder / name)
 
 
 def _words(value: object, where: str) -> dict[str, str]:
