@@ -56,8 +56,7 @@ def _of_window(
         outputs = session.capture("z", gradient=True)
         logits = session.run(tokens[None]).logits[0]
         log_p = torch.log_softmax(logits.float(), -1)
-        labels = torch.multinomial(log_p.detach().exp().cpu(), 1, generator=generator).to(log_p.device)
-        gradients = outputs.gradients(log_p.gather(1, labels).sum())["z"]
+        gradients = outputs.gradients(drawn_log_likelihood(log_p, generator))["z"]
         captured = inputs.take()
     with torch.no_grad():
         return {
@@ -67,6 +66,12 @@ def _of_window(
             for site, site_candidates in candidates.items()
             if site_candidates
         }
+
+
+def drawn_log_likelihood(log_p: Float[Tensor, "tokens vocabulary"], generator: torch.Generator) -> Tensor:
+    """The sum of ln p(y_t), each y_t drawn from the prediction itself."""
+    labels = torch.multinomial(log_p.detach().exp().cpu(), 1, generator=generator).to(log_p.device)
+    return log_p.gather(1, labels).sum()
 
 
 def call_of(site: Site, captured: dict[str, dict[Site, Tensor]]) -> Call:
@@ -89,5 +94,16 @@ def damage(
     change = mechanism(call).out - _DENSE(call).out
     n: int = call.q.shape[2]
     late = slice(n - n // LATE, n)
-    per_position = (change[:, :, late].double() * gradient[:, :, late].double()).sum(-1)
+    return predicted_divergence(change[:, :, late], gradient[:, :, late])
+
+
+def predicted_divergence(
+    change: Float[Tensor, "1 heads positions d_value"], gradient: Float[Tensor, "1 heads positions d_value"]
+) -> Float[Tensor, " heads"]:
+    """The nats per token that a change of what each head gives moves the predictions, positions independent.
+
+    Properties:
+        - near the measured KL of switching one head off  (tested: test_gradients_predict_the_divergence)
+    """
+    per_position = (change.double() * gradient.double()).sum(-1)
     return per_position.square().mean(-1)[0] / 2
