@@ -15,6 +15,7 @@ How:
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -72,7 +73,7 @@ def switched_off(model: Model, heads_by_site: Mapping[Site, Sequence[int]], outp
     with model.session() as session:
         for site, heads in heads_by_site.items():
             values = outputs[site][list(heads)][:, None]
-            session.patch(site, "z", lambda z, heads=tuple(heads), values=values: _with_constant(z, heads, values))
+            session.patch(site, "z", partial(_with_constant, heads=tuple(heads), values=values))
         yield
 
 
