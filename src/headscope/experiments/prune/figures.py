@@ -27,8 +27,8 @@ def _curve(curve: pl.DataFrame, off: Off) -> Curves:
         name="curve",
         title="Perplexity with heads switched off",
         caption="Heads are switched off in the order of their importance, the least important first: each "
-        f"{_WORDS[off]}. Perplexity over the original's on the split test, with its 95 % interval over windows; of random orders the "
-        "mean, and the band from the least to the most.",
+        f"{_WORDS[off]}. Perplexity over the original's on the split test, with its 95 % interval over windows; of "
+        "random orders the mean, and the band from the least to the most.",
         x_axis="share of heads that are off",
         y_axis="perplexity ratio",
         series=(*series, Series("original", shares, np.ones(2), role="theory")),

@@ -14,6 +14,7 @@ from headscope.lenses.shared.plots import label_of
 Row = dict[str, Any]
 _TOP = 10  # the part of the heads whose share of the importance is told
 _WAYS = ("estimate", "upper end")
+_WAYS = ("estimate", "upper end")
 _CRITERIA = {
     "zero": "ablation to zero",
     "mean": "ablation to the mean",
@@ -56,14 +57,11 @@ def _spared(spared: pl.DataFrame, curve: pl.DataFrame, off: Off, text_name: str)
 
 def _within(budget: float, orders: Sequence[str], rows: Mapping[tuple[str, float, str], Row]) -> str:
     """How many heads can go within a budget in each order, and at random."""
-    parts = [
-        f"{rows[order, budget, 'estimate']['spared']} ({rows[order, budget, 'upper end']['spared']}) by {_CRITERIA[order]}"
-        for order in orders
-    ]
-    at_random = [rows[orders[0], budget, by]["random"] for by in ("estimate", "upper end")]
-    return (
-        f"within {_percent(budget)} of the perplexity {', '.join(parts)}, and {at_random[0]} ({at_random[1]}) at random"
-    )
+    counts = {f"by {_CRITERIA[order]}": [rows[order, budget, by]["spared"] for by in _WAYS] for order in orders} | {
+        "at random": [rows[orders[0], budget, by]["random"] for by in _WAYS]
+    }
+    parts = [f"{estimate} ({surely}) {order}" for order, (estimate, surely) in counts.items()]
+    return f"within {_percent(budget)} of the perplexity {', '.join(parts)}"
 
 
 def _percent(share: float) -> str:
