@@ -66,7 +66,7 @@ def rank_correlation(a: Float[Tensor, "*batch heads"], b: Float[Tensor, "*batch 
     """
     everything = torch.ones(a.shape[-1], dtype=torch.bool)
     ranks = [row_ranks(values[..., None, :], everything) for values in (a, b)]
-    return RankSums.of(ranks[0], ranks[1], torch.zeros_like(ranks[0][0])).correlation
+    return RankSums.of(ranks[0], ranks[1], torch.zeros(1, a.shape[-1])).correlation
 
 
 def _left_out_means(values: Float[Tensor, "windows heads"]) -> Float[Tensor, "sets heads"]:
