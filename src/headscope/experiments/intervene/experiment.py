@@ -265,12 +265,14 @@ def _diagonal_warnings(changes: Sequence[Change], variants: Sequence[Variant]) -
     if not any(change.value == DIAGONAL for change in changes):
         return []
     matrices = next(variant for variant in variants if variant.change and variant.change.value == DIAGONAL).touched
-    narrow = {matrix.letter: matrix for matrix in matrices if _outputs(matrix) < matrix.shape[0]}
+    narrow: dict[str, Touched] = {}
+    for matrix in matrices:
+        if matrix.letter != "o" and _outputs(matrix) < matrix.shape[0]:
+            narrow.setdefault(matrix.letter, matrix)
     return [
         f"W_{letter.upper()} has fewer outputs than inputs ({_outputs(matrix)} of {matrix.shape[0]} in "
         f"{matrix.site.label}): its diagonal reads only the first {_outputs(matrix)} coordinates of the stream."
         for letter, matrix in narrow.items()
-        if letter != "o"
     ]
 
 

@@ -56,7 +56,7 @@ class Params:
         default=4, metadata={"help": "windows of the split search, on which each head is switched off", "min": 4}
     )
     test_windows: int = field(
-        default=12, metadata={"help": "windows of the split test, on which many heads are switched off", "min": 4}
+        default=8, metadata={"help": "windows of the split test, on which many heads are switched off", "min": 4}
     )
     draws: int = field(default=3, metadata={"help": "number of random orders of the heads", "min": 1})
     seed: int = field(default=0, metadata={"help": "seed of everything that is drawn at random"})
