@@ -52,7 +52,7 @@ def mean_outputs(model: Model, windows: Sequence[Tokens], step: Step) -> Outputs
             step(MEANS_TASK, index, len(windows))
             session.run(tokens[None], head=False)
             for site, z in capture.take()["z"].items():
-                sums[site] = sums.get(site, torch.zeros(())) + z[0].double().mean(1) / len(windows)
+                sums[site] = sums.get(site, torch.zeros(())) + z[0].cpu().double().mean(1) / len(windows)
     step(MEANS_TASK, len(windows), len(windows))
     return sums
 
@@ -164,5 +164,6 @@ def _moved(
     """KL and rise per token of one row."""
     difference = (log_p - torch.log_softmax(logits.float(), -1))[:-1]
     following = tokens[1:, None].to(difference.device)
-    divergence = (log_p[:-1].exp() * difference).sum(-1).double().mean()
-    return float(divergence), float(difference.gather(1, following).double().mean())
+    divergence = (log_p[:-1].exp() * difference).sum(-1)
+    rise = difference.gather(1, following)[:, 0]
+    return float(divergence.cpu().double().mean()), float(rise.cpu().double().mean())

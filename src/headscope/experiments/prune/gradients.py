@@ -51,9 +51,9 @@ def _of_window(model: Model, tokens: Tokens, generator: torch.Generator) -> Floa
     sites = model.sites
     with torch.no_grad():
         gradient = [_first_order(z_by_site[site], of_loss[site]) for site in sites]
-        curvature = [predicted_divergence(z_by_site[site], of_draw[site]) for site in sites]
-        return torch.stack([torch.cat(gradient), torch.cat(curvature)]).cpu()
+        curvature = [predicted_divergence(z_by_site[site], of_draw[site]).cpu() for site in sites]
+        return torch.stack([torch.cat(gradient), torch.cat(curvature)])
 
 
 def _first_order(z: Tensor, gradient: Tensor) -> Float[Tensor, " heads"]:
-    return (z.double() * gradient.double()).sum((-2, -1))[0].abs()
+    return (z.cpu().double() * gradient.cpu().double()).sum((-2, -1))[0].abs()

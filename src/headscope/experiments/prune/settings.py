@@ -1,6 +1,6 @@
 """What can be chosen for the experiment `prune`."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -63,10 +63,10 @@ class Params:
 
     def check(self) -> None:
         """Refuse windows and draws that measure nothing, and a text that is one split already."""
-        least = {"tokens": 16, "windows": 4, "test_windows": 4, "draws": 1}
-        for name, number in least.items():
-            if getattr(self, name) < number:
-                raise UsageError(f"{name} is at least {number}, got {getattr(self, name)}")
+        for setting in fields(self):
+            least = setting.metadata.get("min")
+            if least is not None and getattr(self, setting.name) < least:
+                raise UsageError(f"{setting.name} is at least {least}, got {getattr(self, setting.name)}")
         # The command line hands over the name of a text before it is read.
         name, _, split = str(getattr(self.text, "name", self.text)).rpartition(":")
         if split in ("fit", "search", "test"):
