@@ -51,7 +51,7 @@ def largest_entries(w: Matrix, share: float) -> Mask:
 
 
 def random_entries(w: Matrix, count: int, generator: torch.Generator) -> Mask:
-    """So many entries at random places."""
+    """The given number of entries, at random places."""
     return _at(torch.randperm(w.numel(), generator=generator)[:count], w)
 
 

@@ -130,11 +130,11 @@ def _row(variant: Variant, original: Effects, heads: Heads) -> dict[str, float |
 def _costs(variant: Variant) -> dict[str, float | None]:
     """What the chosen matrices cost, over what they cost without the change."""
     touched = variant.touched
-    whole = sum(rows * columns for rows, columns in (matrix.shape for matrix in touched))
-    if not whole:
+    size = sum(rows * columns for rows, columns in (matrix.shape for matrix in touched))
+    if not size:
         return dict.fromkeys(COSTS, 1.0 if variant.state == "original" else None)
     numbers, flops = (sum(getattr(matrix.cost, name) for matrix in touched) for name in COSTS)
-    return {"numbers": numbers / whole, "flops": flops / (2 * whole)}
+    return {"numbers": numbers / size, "flops": flops / (2 * size)}
 
 
 def _finite(x: float, low: float = -inf, high: float = inf) -> float | None:

@@ -24,7 +24,7 @@ RANDOM = "random"
 
 @dataclass(frozen=True)
 class Point:
-    """How the model predicts with so many heads off; of several orders, the mean of their nats and each alone."""
+    """The quality with a number of heads off; of several orders, the mean of their nats and each alone."""
 
     count: int
     quality: Quality

@@ -109,8 +109,8 @@ def _curves(
 ) -> Curves:
     original = curve.original_nats(model, material.test, progress)
     pruner = Pruner(model, material.test, by_head.heads, outputs, original, progress)
-    chosen = {criterion: pruner.curve(criterion, by_head.order(criterion)) for criterion in CRITERIA}
-    return {**chosen, curve.RANDOM: pruner.random(params.draws, params.seed)}
+    by_criterion = {criterion: pruner.curve(criterion, by_head.order(criterion)) for criterion in CRITERIA}
+    return {**by_criterion, curve.RANDOM: pruner.random(params.draws, params.seed)}
 
 
 def _random_names(params: Params) -> Sequence[str]:

@@ -70,6 +70,6 @@ def rank_correlation(a: Float[Tensor, "*batch heads"], b: Float[Tensor, "*batch 
 
 
 def _left_out_means(values: Float[Tensor, "windows heads"]) -> Float[Tensor, "sets heads"]:
-    """The mean over windows, then those that leave out one window each."""
+    """The mean over all windows, then without each of them."""
     total = values.sum(0)
     return torch.cat([total[None] / len(values), (total - values) / (len(values) - 1)])
