@@ -236,7 +236,8 @@ def _with_some_directions(w: Matrix, count: int, generator: torch.Generator) -> 
 def _with_directions(w: Matrix, stays: Tensor) -> Result:
     """Only these singular directions; all of them is the matrix itself, to the last bit."""
     n_kept = int(stays.sum())
-    cost = factored_cost(*w.shape, n_kept)
+    rows, columns = w.shape
+    cost = factored_cost(rows, columns, n_kept)
     if bool(stays.all()):
         return Result(w, n_kept, cost)
     u, s, vh = torch.linalg.svd(w, full_matrices=False)
