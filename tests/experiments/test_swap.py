@@ -38,7 +38,7 @@ from headscope.experiments.swap.ladder import Ladder, LadderStep, ladder
 from headscope.experiments.swap.leak import model_leak
 from headscope.experiments.swap.material import gather
 from headscope.experiments.swap.plan_cost import forward_flops
-from headscope.experiments.swap.quality import quality
+from headscope.experiments.swap.quality import quality, window_nats
 from headscope.experiments.swap.recall import (
     CITIES,
     LOOKUP,
@@ -83,10 +83,6 @@ def _own_journals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def windows(tiny: Model) -> tuple[Tokens, ...]:
     return gather(tiny, text_of(None), (LENGTH,), tokens=LENGTH, windows=6, searches=True).search[LENGTH]
-
-
-def window_nats(model: Model, tokens: Tokens) -> float:
-    return sum(Perplexity().reading(model, tokens))
 
 
 def site_of(layer: int, heads: int) -> Site:

@@ -14,12 +14,11 @@ from headscope.corpora import Text, text_of
 from headscope.errors import UsageError
 from headscope.experiments.swap.experiment import EXPERIMENT
 from headscope.experiments.swap.layer_inputs import SwappedSite, layer_inputs, swapped_states
-from headscope.experiments.swap.material import split_texts
 from headscope.experiments.swap.quality import quality, quality_ratio
 from headscope.experiments.swap.repair import Sums, repair_plan, repair_windows
 from headscope.experiments.swap.repair_tables import gain_table, layer_table, repair_headline
 from headscope.experiments.swap.settings import Params
-from headscope.experiments.text_sample import Tokens
+from headscope.experiments.text_sample import Tokens, split_parts
 from headscope.model.model import Model
 from headscope.model.plans.plan import Plan
 from headscope.progress import silent
@@ -41,7 +40,7 @@ def plan(tiny: Model) -> Plan:
 
 @pytest.fixture(scope="module")
 def windows(tiny: Model) -> tuple[Tokens, ...]:
-    return repair_windows(tiny, split_texts(text_of(None))["fit"], N, 20 * N)
+    return repair_windows(tiny, split_parts(text_of(None))["fit"], N, 20 * N)
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +119,7 @@ def test_a_repair_lowers_the_error_of_its_layers(repair, tiny: Model, plan: Plan
     assert repair.layers[0].repaired_error < 0.5 * repair.layers[0].error
     assert {layer.trained for layer in repair.layers} <= {"", "o", "qo", "qkvo"}
     assert repair.layers[2].trained in ("", "o", "qo")  # its keys are read by a head that is not swapped
-    test = repair_windows(tiny, split_texts(text_of(None))["search"], N, 8 * N)
+    test = repair_windows(tiny, split_parts(text_of(None))["search"], N, 8 * N)
     before = quality(tiny, plan, test)
     after = quality(tiny, replace(plan, repair=repair.weights), test)
     assert quality_ratio(after, before).mean < 1.0
@@ -189,7 +188,7 @@ def test_the_tables_of_a_repaired_plan(tiny: Model, tmp_path: Path) -> None:
     assert any("repaired plan" in headline.full for headline in finding.headlines)
     assert "Repaired on" in finding.method
     assert (tmp_path / "plan_flex.py").exists()
-    again = quality(tiny, Plan.read(saved), repair_windows(tiny, split_texts(text_of(None))["test"], 128, 256))
+    again = quality(tiny, Plan.read(saved), repair_windows(tiny, split_parts(text_of(None))["test"], 128, 256))
     assert again.ratio.mean > 0
     assert Plan.read(saved).origin["repair"]["text"].endswith(":fit")
     from_file = Params(plan=str(saved), **quick)
@@ -199,7 +198,7 @@ def test_the_tables_of_a_repaired_plan(tiny: Model, tmp_path: Path) -> None:
 
 
 def test_a_repair_that_gains_nothing_says_so(repair, tiny: Model, plan: Plan) -> None:
-    test = repair_windows(tiny, split_texts(text_of(None))["search"], 64, 4 * 64)
+    test = repair_windows(tiny, split_parts(text_of(None))["search"], 64, 4 * 64)
     before = {64: quality(tiny, plan, test)}
     headline = repair_headline(gain_table(before, before, repair), layer_table(repair), "text")
     assert "it holds 1, so no gain is shown" in headline.full

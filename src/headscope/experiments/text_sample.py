@@ -1,4 +1,4 @@
-"""Windows of tokens that experiments run a model on, evenly spread over a text."""
+"""What experiments run a model on: splits of a text, and windows of tokens evenly spread over it."""
 
 from array import array
 
@@ -7,12 +7,23 @@ from jaxtyping import Int
 from torch import Tensor
 
 from headscope.corpora import Text, Windows
+from headscope.corpora.splits import SPLITS, Split, part_of, splits_of
+from headscope.corpora.text_argument import names, with_splits
 from headscope.corpora.windows import room_for, windows_in
 from headscope.model.model import Model
 from headscope.model.token_ids import check_token_ids
 from headscope.model.token_pieces import SAMPLE, surroundings_of, token_pieces
 
 Tokens = Int[Tensor, " _"]
+
+
+def split_parts(text: Text) -> dict[Split, Text]:
+    """The three splits of a whole text; those of a named text are what `NAME:test` gives."""
+    if text.name in names():
+        full_text, splits = with_splits(text.name)
+    else:
+        full_text, splits = text, splits_of(text.documents)
+    return {split: part_of(full_text, splits, split) for split in SPLITS}
 
 
 def windows_of(model: Model, text: Text, length: int) -> Windows:

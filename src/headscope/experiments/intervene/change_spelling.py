@@ -9,12 +9,13 @@ from typing import Literal
 from headscope.core.selection import Selection
 from headscope.core.site import Site
 from headscope.errors import UsageError
-from headscope.experiments.intervene.settings import Randomise, Remove
+from headscope.experiments.intervene.settings import Randomise, Remove, Tie
 
-Kind = Literal["scale", "randomise", "rank", "remove"]
+Kind = Literal["scale", "randomise", "rank", "remove", "keep", "tie"]
 _LONGEST = 80  # characters of a change as people write it
-CHOICES: dict[str, tuple[str, ...]] = {"randomise": tuple(Randomise), "remove": tuple(Remove)}
-GRAMMAR = "scale 1/4, randomise init|v|u|permute, rank 8, remove spikes|bulk"
+CHOICES: dict[str, tuple[str, ...]] = {"randomise": tuple(Randomise), "remove": tuple(Remove), "tie": tuple(Tie)}
+DIAGONAL = "diagonal"
+GRAMMAR = "scale 1/4, randomise init|v|u|permute, rank 8, remove spikes|bulk, keep diagonal, keep 25%, tie qk|kq|vk|kv"
 LETTERS = "qkvo"
 
 
@@ -30,8 +31,8 @@ class Change:
         """Read a change as people write it."""
         if isinstance(spelling, Change):
             return spelling
-        words = spelling.replace("=", " ").split()
-        if len(spelling) > _LONGEST or len(words) != 2 or words[0] not in ("scale", "rank", *CHOICES):
+        words = spelling.replace("=", " ").replace(" %", "%").split()
+        if len(spelling) > _LONGEST or len(words) != 2 or words[0] not in ("scale", "rank", "keep", *CHOICES):
             raise UsageError(f"cannot read the change {spelling[:_LONGEST]!r}", hint=f"write one of: {GRAMMAR}")
         change = cls(words[0], words[1])  # type: ignore[arg-type]
         change.check()
@@ -45,6 +46,17 @@ class Change:
             raise UsageError(f"a spectrum is scaled by a finite factor above 0, got {self.value}")
         if self.kind == "rank" and self.rank < 1:
             raise UsageError(f"a rank is at least 1, got {self.value}")
+        if self.kind == "keep" and self.value != DIAGONAL and not 0 < self.share <= 1:
+            raise UsageError(f"a share of entries is above 0 % and at most 100 %, got {self.value}")
+
+    def check_matrices(self, matrices: str) -> None:
+        """Refuse to tie a matrix that is not chosen, or to one that is not."""
+        missing = [letter for letter in self.value if letter not in matrices] if self.kind == "tie" else []
+        if missing:
+            raise UsageError(
+                f"{self.label} is about W_{missing[0].upper()}, which --matrices {matrices} does not name",
+                hint=f"name both: --matrices {''.join(sorted({*matrices, *missing}, key=LETTERS.index))}",
+            )
 
     @property
     def label(self) -> str:
@@ -69,6 +81,17 @@ class Change:
             return int(self.value)
         except ValueError as error:
             raise UsageError(f"cannot read the rank {self.value!r}", hint="write a whole number") from error
+
+    @property
+    def share(self) -> float:
+        """The share of the entries that `keep` keeps."""
+        number, percent, ending = self.value.partition("%")
+        try:
+            if percent and not ending:
+                return float(number) / 100
+        except ValueError:
+            pass
+        raise UsageError(f"cannot read what to keep: {self.value!r}", hint=f"write {DIAGONAL}, or a share: 25%")
 
     @property
     def picks_directions(self) -> bool:

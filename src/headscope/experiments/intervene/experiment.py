@@ -14,7 +14,7 @@ import torch
 from headscope.core import Finding, TextSpec
 from headscope.corpora import text_of
 from headscope.experiments.experiment import Display, Experiment, Passage, short_table
-from headscope.experiments.intervene.change_spelling import Change, Place, place_of
+from headscope.experiments.intervene.change_spelling import DIAGONAL, Change, Place, place_of
 from headscope.experiments.intervene.changes import Touched, changed, check_matrices, controlled
 from headscope.experiments.intervene.effects import Effects, Observer, mean_effects
 from headscope.experiments.intervene.figures import figures
@@ -43,6 +43,8 @@ SHORT_NAMES = {
     "ratio_low": "low",
     "ratio_high": "high",
     "kl": "kl",
+    "numbers": "numbers",
+    "flops": "flops",
     "cosine": "cosine",
     "cosine_low": "low ",
     "cosine_high": "high ",
@@ -240,6 +242,7 @@ def _warnings(
             warnings.append(
                 "Queries or keys have biases, which stay: scaling W_Q and W_K does not scale the whole score."
             )
+    warnings += _diagonal_warnings(changes, variants)
     if len(material.windows) < 2:
         warnings.append(
             "The text gives a single window, so that there are no intervals: give more text or a smaller window."
@@ -255,3 +258,25 @@ def _warnings(
         and not any(touched.change_norm for touched in variant.touched)
     ]  # fmt: skip
     return warnings
+
+
+def _diagonal_warnings(changes: Sequence[Change], variants: Sequence[Variant]) -> list[str]:
+    """Which chosen matrices are not square, so that their diagonal leaves out part of the stream."""
+    if not any(change.value == DIAGONAL for change in changes):
+        return []
+    matrices = next(variant for variant in variants if variant.change and variant.change.value == DIAGONAL).touched
+    narrow: dict[str, Touched] = {}
+    for matrix in matrices:
+        if matrix.letter != "o" and _outputs(matrix) < matrix.shape[0]:
+            narrow.setdefault(matrix.letter, matrix)
+    return [
+        f"W_{letter.upper()} has fewer outputs than inputs ({_outputs(matrix)} of {matrix.shape[0]} in "
+        f"{matrix.site.label}): its diagonal reads only the first {_outputs(matrix)} coordinates of the stream."
+        for letter, matrix in narrow.items()
+    ]
+
+
+def _outputs(matrix: Touched) -> int:
+    """The outputs of the projection of all heads of a site."""
+    heads = matrix.site.n_kv_heads if matrix.letter in "kv" else matrix.site.n_heads
+    return matrix.shape[1] // len(matrix.heads) * heads

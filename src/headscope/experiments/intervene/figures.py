@@ -22,7 +22,12 @@ def figures(variants: Sequence[Variant], heads: Heads, tables: dict[str, pl.Data
     tuple[Figure, ...]
 ):  # fmt: skip
     """Everything that is drawn."""
-    return (*_costs(variants, tables["effects"]), *_maps(variants, heads, tokens), *_depths(tables["heads"]))
+    return (
+        *_costs(variants, tables["effects"]),
+        *_kept(tables["effects"]),
+        *_maps(variants, heads, tokens),
+        *_depths(tables["heads"]),
+    )
 
 
 def _maps(variants: Sequence[Variant], heads: Heads, tokens: Sequence[str]) -> list[HeatMap]:
@@ -149,3 +154,41 @@ def _against_alpha(effects: pl.DataFrame, name: str, state: str, original: float
     x, y, low, high = torch.tensor(sorted(points), dtype=torch.float64).T.numpy()
     label = "all singular values times α" if state == "change" else "control"
     return Series(label, x, y, low, high, role="measured" if state == "change" else "theory")
+
+
+def _kept(effects: pl.DataFrame) -> list[Curves]:
+    """What changes that need fewer numbers cost in quality, beside their controls."""
+    name = "ratio" if "ratio" in effects.columns else "cosine"
+    smaller = effects.filter(pl.col("numbers") < 1) if {"numbers", name} <= set(effects.columns) else effects.clear()
+    changes = smaller.filter(pl.col("which") == "change")["change"].to_list()
+    if len(changes) < 2:
+        return []
+    of_changes = effects.filter(pl.col("change").is_in(changes))
+    series = [_points(of_changes, name, change) for change in changes]
+    # A control costs what its change does, or the whole matrices: it stands where its change does.
+    controls = of_changes.filter(pl.col("which") == "control").drop("numbers")
+    places = of_changes.filter(pl.col("which") == "change").select("change", "numbers")
+    series.append(_series(controls.join(places, on="change"), name, "controls", ("least", "most"), "theory"))
+    shares = np.array([0.0, 1.0])
+    caption = (
+        "Changes with 95 % intervals over windows of text, at the share of the numbers of the chosen matrices that "
+        "they need. Controls: the mean of several draws, from the least to the most, where their change is."
+    )
+    axis = "perplexity / original" if name == "ratio" else "cosine with the original"
+    return [
+        Curves("kept", "Quality against the numbers that are kept", caption, "share of the numbers", axis,
+               (*series, Series("original", shares, np.ones(2), role="null")), log_y=name == "ratio")
+    ]  # fmt: skip
+
+
+def _points(effects: pl.DataFrame, name: str, change: str) -> Series:
+    rows = effects.filter(pl.col("change") == change, pl.col("which") == "change")
+    return _series(rows, name, change, ("low", "high"), "measured")
+
+
+def _series(rows: pl.DataFrame, name: str, label: str, ends: tuple[str, str], role: Role) -> Series:
+    x, y, low, high = (
+        rows[column].cast(pl.Float64).fill_null(rows[name]).to_numpy()
+        for column in ("numbers", name, *(f"{name}_{end}" for end in ends))
+    )
+    return Series(label, x, y, low, high, role=role, points=True)

@@ -56,18 +56,18 @@ def _costs(effects: Sequence[Row], windows: int) -> list[Headline]:
     if "perplexity" in effects[0]:
         changed = [
             f"{number(row['perplexity'])} ({number(row['ratio'])} times, {_interval(row, 'ratio')}) under "
-            f"{row['change']}"
+            f"{row['change']}{_numbers(row)}"
             for row in changes
         ]
         control_texts = [_beside(controls[row["change"]], "perplexity") for row in changes]
         full = (
             f"Over {windows} window{'' if windows == 1 else 's'}, perplexity goes from "
-            f"{number(effects[0]['perplexity'])} to {_listed(changed)}. Under the controls, in "
-            f"random directions{_drawn(controls)}, it goes to {_listed(control_texts)}."
+            f"{number(effects[0]['perplexity'])} to {_listed(changed)}. Under the controls, {_at_random(changes)}"
+            f"{_drawn(controls)}, it goes to {_listed(control_texts)}."
         )
         row, effect = _strongest(changes, controls, "ratio", ratio_effect)
         short = (
-            f"Perplexity becomes {number(row['ratio'])} times as large under {row['change']}; in random directions "
+            f"Perplexity becomes {number(row['ratio'])} times as large under {row['change']}; {_at_random([row])} "
             f"{number(controls[row['change']]['ratio'])} times{_unsure(effect)}."
         )
         return [Headline(full, short, effect)]
@@ -75,16 +75,30 @@ def _costs(effects: Sequence[Row], windows: int) -> list[Headline]:
     control_texts = [_beside(controls[row["change"]], "cosine") for row in changes]
     nearest = _listed([f"{100 * row['found']:.0f} %" for row in changes])
     full = (
-        f"The sentence embeddings keep a cosine with the original of {_listed(changed)}; under the controls, in random "
-        f"directions{_drawn(controls)}, of {_listed(control_texts)}. {nearest} of the sentences are still nearest "
-        "to their own original."
+        f"The sentence embeddings keep a cosine with the original of {_listed(changed)}; under the controls, "
+        f"{_at_random(changes)}{_drawn(controls)}, of {_listed(control_texts)}. {nearest} of the sentences are "
+        "still nearest to their own original."
     )
     row, effect = _strongest(changes, controls, "cosine", correlation_effect)
     short = (
-        f"Embeddings keep a cosine of {row['cosine']:.3f} with the original under {row['change']}; in random "
-        f"directions {controls[row['change']]['cosine']:.3f}{_unsure(effect)}."
+        f"Embeddings keep a cosine of {row['cosine']:.3f} with the original under {row['change']}; "
+        f"{_at_random([row])} {controls[row['change']]['cosine']:.3f}{_unsure(effect)}."
     )
     return [Headline(full, short, effect)]
+
+
+def _numbers(row: Row) -> str:
+    """How many of the numbers of the chosen matrices a change needs, where it needs fewer."""
+    share = row.get("numbers")
+    return "" if share is None or share >= 1 else f" with {_share(share)} of the numbers"
+
+
+def _at_random(changes: Sequence[Row]) -> str:
+    """What the controls of these changes draw at random."""
+    places = [row["change"].startswith("keep ") for row in changes]
+    return "at random places" if all(places) else "in random directions or at random places" if any(places) else (
+        "in random directions"
+    )  # fmt: skip
 
 
 def _strongest(
@@ -142,7 +156,7 @@ def _rows(first: Row, rows: Sequence[Row], controls: dict[str, Row]) -> list[Hea
     )
     row, effect = _strongest([row for row in rows if row.get("first") is not None], controls, "moved", share_effect)
     short = (
-        f"{_share(row['moved'])} of the changed heads' attention moves under {row['change']}; in random directions "
+        f"{_share(row['moved'])} of the changed heads' attention moves under {row['change']}; {_at_random([row])} "
         f"{_share(controls[row['change']]['moved'])}{_unsure(effect)}."
     )
     return [Headline(full, short, effect)]

@@ -23,6 +23,7 @@ COMMAND = Command(
         "headscope intervene smollm2 --scale 1/4 1/2 2 4 --out out/scaled",
         "headscope intervene tiny --rank 4 --remove spikes --matrices qk --at L1-2",
         "headscope intervene minilm --randomise v",
+        "headscope intervene smollm2 --keep diagonal,25% --tie qk --rank 64 --matrices qkv --draws 2",
     ),
     tables=("effects", "texts", "matrices", "heads"),
 )
@@ -43,6 +44,15 @@ class Remove(StrEnum):
 
     SPIKES = "spikes"
     BULK = "bulk"
+
+
+class Tie(StrEnum):
+    """Which matrix becomes which: the first letter is that of the matrix that changes."""
+
+    QK = "qk"
+    KQ = "kq"
+    VK = "vk"
+    KV = "kv"
 
 
 @dataclass(frozen=True)
@@ -75,6 +85,18 @@ class Params:
             "help": "remove the singular values above the edge of the random bulk (spikes), or all others (bulk)"
         },
     )
+    keep: tuple[str, ...] = field(
+        default=(),
+        metadata={
+            "help": "keep only the main diagonal of each matrix (diagonal), or its largest entries (25%); the others "
+            "become 0",
+            "metavar": "diagonal|PERCENT",
+        },
+    )
+    tie: tuple[Tie, ...] = field(
+        default=(),
+        metadata={"help": "let a matrix be another one: with qk W_Q becomes W_K. --matrices must name both"},
+    )
     matrices: str = field(
         default="qk", metadata={"help": "which projections, by the letters q, k, v, o", "metavar": "LETTERS"}
     )
@@ -106,15 +128,16 @@ class Params:
         default=(),
         metadata={
             "help": "changes, each tried on its own: `scale 1/4`, `randomise init|v|u|permute`, `rank 8`, `remove "
-            "spikes|bulk`. Without any: the spectra scaled by 1/4, 1/2, 2 and 4",
+            "spikes|bulk`, `keep diagonal`, `keep 25%`, `tie qk`. Without any: the spectra scaled by 1/4, 1/2, 2 and 4",
             "option": "",
             "positional": True,
         },
     )
 
     def spelled_changes(self) -> tuple[str, ...]:
-        """Every change as it is written: `changes` first, then those of the four options; the default if none."""
-        options = {"scale": self.scale, "randomise": self.randomise, "rank": self.rank, "remove": self.remove}
+        """Every change as it is written: `changes` first, then those of the options; the default if none."""
+        kinds = ("scale", "randomise", "rank", "remove", "keep", "tie")
+        options: dict[str, tuple[str, ...]] = {kind: getattr(self, kind) for kind in kinds}
         spelled = [f"{kind} {value}" for kind, values in options.items() for value in values]
         return (*self.changes, *spelled) or DEFAULT_CHANGES
 
@@ -122,9 +145,9 @@ class Params:
         """Refuse changes, letters and selections that cannot be read."""
         from headscope.experiments.intervene.change_spelling import Change, place_of  # which reads the choices above
 
+        place = place_of(self.matrices, self.at)
         for spelled in self.spelled_changes():
-            Change.of(spelled)
-        place_of(self.matrices, self.at)
+            Change.of(spelled).check_matrices(place.matrices)
         if self.draws < 1:
             raise UsageError(f"draws={self.draws}: a control is drawn at least once")
 

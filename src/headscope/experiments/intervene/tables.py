@@ -53,14 +53,17 @@ def effects_table(variants: Sequence[Variant], heads: Heads) -> pl.DataFrame:
     # An interval stays where its mean is, also where one window gives none.
     means = [(name, re.sub("_(low|high|least|most)$", "", name)) for name in _ORDER]
     present = [name for name, mean in means if any(row.get(mean) is not None for row in rows)]
+    if all(row[name] in (None, 1.0) for row in rows for name in COSTS):
+        present = [name for name in present if name not in COSTS]
     words = {"change": pl.String, "which": pl.String}
     return pl.DataFrame(rows, schema=words | dict.fromkeys(present, pl.Float64))
 
 
+COSTS = ("numbers", "flops")
 _MAIN = ("perplexity", "ratio", "kl", "cosine", "found", "moved", *ROWS.values())
 _ORDER = (
-    "perplexity", "ratio", "ratio_low", "ratio_high", "kl", "cosine", "cosine_low", "cosine_high", "found", "moved",
-    "entropy_share", "keys", "self", "first", "size",
+    "perplexity", "ratio", "ratio_low", "ratio_high", "kl", "cosine", "cosine_low", "cosine_high", "found", "numbers",
+    "flops", "moved", "entropy_share", "keys", "self", "first", "size",
     *(f"{name}_{end}" for name in _MAIN for end in ("low", "high") if name not in ("ratio", "cosine")),
     "self_uniform", "first_uniform", "keys_uniform",
     *(f"{name}_{end}" for name in ("perplexity", "ratio", "kl", "cosine") for end in ("least", "most")), "draws",
@@ -121,7 +124,17 @@ def _row(variant: Variant, original: Effects, heads: Heads) -> dict[str, float |
     size = sqrt(sum(touched.change_norm**2 for touched in variant.touched))
     of = sqrt(sum(touched.norm**2 for touched in variant.touched))
     listed = {name: value for name, value in uniform.items() if name in _ORDER}
-    return row | listed | {"size": size / of if of > 0 else None}
+    return row | listed | {"size": size / of if of > 0 else None} | _costs(variant)
+
+
+def _costs(variant: Variant) -> dict[str, float | None]:
+    """What the chosen matrices cost, over what they cost without the change."""
+    touched = variant.touched
+    size = sum(rows * columns for rows, columns in (matrix.shape for matrix in touched))
+    if not size:
+        return dict.fromkeys(COSTS, 1.0 if variant.state == "original" else None)
+    numbers, flops = (sum(getattr(matrix.cost, name) for matrix in touched) for name in COSTS)
+    return {"numbers": numbers / size, "flops": flops / (2 * size)}
 
 
 def _finite(x: float, low: float = -inf, high: float = inf) -> float | None:
@@ -229,6 +242,8 @@ def matrices_table(variants: Sequence[Variant]) -> pl.DataFrame:
             "norm": touched.norm,
             "change_norm": touched.change_norm,
             "kept": touched.n_kept,
+            "numbers": touched.cost.numbers,
+            "flops": touched.cost.flops,
         }
         for variant in variants
         for touched in variant.touched

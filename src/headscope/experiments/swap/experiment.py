@@ -18,7 +18,7 @@ from headscope.experiments.swap.head_damage import head_damages
 from headscope.experiments.swap.journal import journal_of
 from headscope.experiments.swap.ladder import ladder
 from headscope.experiments.swap.leak import ModelLeak, model_leak
-from headscope.experiments.swap.material import Material, gather, split_texts
+from headscope.experiments.swap.material import Material, gather
 from headscope.experiments.swap.quality import Quality, embedding_cosines, quality
 from headscope.experiments.swap.recall import Recall, RecallBudget, recall, recall_budget
 from headscope.experiments.swap.repair import Repair, repair_plan, repair_windows
@@ -39,7 +39,7 @@ from headscope.experiments.swap.tables import (
     speed_table,
 )
 from headscope.experiments.swap.yardstick import Perplexity, Yardstick, yardstick_of
-from headscope.experiments.text_sample import spread, windows_of
+from headscope.experiments.text_sample import split_parts, spread, windows_of
 from headscope.model.language import predicts_next_token
 from headscope.model.model import Model
 from headscope.model.plans.applied_plan import apply
@@ -261,7 +261,7 @@ def _repaired(model: Model, params: Params, proposal: Proposal, progress: Step) 
     """The plan with repaired weights, where a repair is asked for."""
     if not params.repair:
         return proposal
-    text = split_texts(text_of(params.text))["fit"]
+    text = split_parts(text_of(params.text))["fit"]
     windows = repair_windows(model, text, params.tokens, params.repair)
     repair = repair_plan(model, proposal.plan, windows, progress)
     origin = {**proposal.plan.origin, "repair": {"text": text.name, "tokens": repair.tokens, "window": len(windows[0])}}

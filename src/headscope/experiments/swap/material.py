@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 
 from headscope.core import TextSpec
 from headscope.corpora import Text
-from headscope.corpora.splits import SPLITS, Split, part_of, splits_of
-from headscope.corpora.text_argument import names, with_splits
+from headscope.corpora.splits import SPLITS
 from headscope.errors import UsageError
-from headscope.experiments.text_sample import Tokens, spread, windows_of
+from headscope.experiments.text_sample import Tokens, split_parts, spread, windows_of
 from headscope.model.model import Model
 
 FEWEST = 4  # windows from which an interval says anything
@@ -57,7 +56,7 @@ def gather(
     if not model.reads_text:
         raise UsageError(f"a plan is judged on text, and {model.spec.name} reads none")
     is_part = text.name.rpartition(":")[2] in SPLITS
-    parts = {} if is_part else split_texts(text)
+    parts = {} if is_part else split_parts(text)
     tested = text if is_part else parts["test"]
     fit: tuple[Tokens, ...] = ()
     search: dict[int, tuple[Tokens, ...]] = {}
@@ -82,15 +81,6 @@ def gather(
         length = min(tokens, model.spec.context or tokens, FITTED_TOKENS)
         fit = _windows(model, parts["fit"], length, FITTED, fewest=1)
     return Material(fit, search, by_length, tested, parts.get("search"), omissions)
-
-
-def split_texts(text: Text) -> dict[Split, Text]:
-    """The three splits of a text; a named one has those of `NAME:test`."""
-    if text.name in names():
-        full_text, splits = with_splits(text.name)
-    else:
-        full_text, splits = text, splits_of(text.documents)
-    return {split: part_of(full_text, splits, split) for split in SPLITS}
 
 
 def _windows(model: Model, text: Text, length: int, count: int, *, fewest: int) -> tuple[Tokens, ...]:

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headscope.experiments.swap.yardstick import Embeddings, cosines
+from headscope.experiments.swap.yardstick import Embeddings, Perplexity, cosines
 from headscope.experiments.text_sample import Tokens
 from headscope.maths.resampling.clustered_mean import Estimate, clustered_mean, exponential
 from headscope.model.model import Model
@@ -26,14 +26,12 @@ _ROWS = 256  # rows of logits that are normalised at a time
 
 
 @dataclass(frozen=True)
-class Quality:
-    """Sums over the scored tokens of each window, with a plan and without."""
+class PairedNats:
+    """Nats of the scored tokens of each window, changed and original."""
 
     nats: Float[Tensor, " windows"]
     original_nats: Float[Tensor, " windows"]
     tokens: Float[Tensor, " windows"]
-    kl: Float[Tensor, " windows"]
-    agreeing: Float[Tensor, " windows"]
 
     @property
     def ratio(self) -> Estimate:
@@ -42,7 +40,7 @@ class Quality:
 
     @property
     def perplexity(self) -> float:
-        """The perplexity with the plan."""
+        """The changed perplexity."""
         return math.exp(min(float(self.nats.sum() / self.tokens.sum()), 700.0))
 
     def mean(self, sums: Float[Tensor, " windows"]) -> Estimate:
@@ -50,12 +48,35 @@ class Quality:
         return clustered_mean(sums, self.tokens)
 
 
+@dataclass(frozen=True)
+class Quality(PairedNats):
+    """What a plan does to each window: sums over its scored tokens."""
+
+    kl: Float[Tensor, " windows"]
+    agreeing: Float[Tensor, " windows"]
+
+
+def window_nats(model: Model, tokens: Tokens) -> float:
+    """The nats of a window's tokens, each but the first predicted from those before it."""
+    return sum(Perplexity().reading(model, tokens))
+
+
+def paired_nats(nats: Sequence[float], original_nats: Sequence[float], windows: Sequence[Tokens]) -> PairedNats:
+    """Nats of these windows, in the same order."""
+    changed, without = (torch.tensor(list(values), dtype=torch.float64) for values in (nats, original_nats))
+    return PairedNats(changed, without, _scored(windows))
+
+
+def _scored(windows: Sequence[Tokens]) -> Float[Tensor, " windows"]:
+    """The number of tokens of each window that are predicted."""
+    return torch.tensor([len(tokens) - 1 for tokens in windows], dtype=torch.float64)
+
+
 def quality(model: Model, plan: Plan, windows: Sequence[Tokens]) -> Quality:
     """Perplexity, KL and agreement of a plan on some windows."""
     rows = [_compared(model, plan, tokens) for tokens in windows]
     nats, original_nats, kl, agreeing = torch.tensor(rows, dtype=torch.float64).T
-    scored = torch.tensor([len(tokens) - 1 for tokens in windows], dtype=torch.float64)
-    return Quality(nats, original_nats, scored, kl, agreeing)
+    return Quality(nats, original_nats, _scored(windows), kl, agreeing)
 
 
 def embedding_cosines(

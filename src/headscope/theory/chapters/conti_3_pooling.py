@@ -115,6 +115,6 @@ CHAPTER.of_a_model(
     lesson="Pruning after training asks how much worse the model becomes when heads are switched off one after "
     "another. Heads that carry the same information hide each other, so a head that can be spared alone may not be "
     "spared together with another.",
-    reason="a trained translation model, and an experiment that switches heads off one by one and together and "
-    "measures the loss each time; headscope has neither yet",
+    reason="a trained translation model, which headscope does not have yet; `headscope prune` switches the heads of a "
+    "model that predicts the next token off one by one and together, and measures the loss each time",
 )

@@ -95,9 +95,9 @@ QUESTIONS = (
         (
             ("1", "3.1", "Can a good pooling function be designed?", "mechanisms pooling", "C-10a C-10b C-10c"),
             ("2", "3.1", "Can a more expressive pooling function make up for fewer heads?", "study translation",
-             "C-10e"),
+             "prune MODEL", "C-10e"),
             ("3", "3.1", "What does it cost to give the matrices a shape, e.g. low rank?", "intervene MODEL --rank 8",
-             "swap MODEL"),
+             "intervene MODEL --keep diagonal,25% --tie qk --matrices qkv", "swap MODEL"),
             ("4", "3.1", "Why do cheaper mechanisms not improve quality?", "bench attention", "swap MODEL"),
             ("5", "3.1", "Can left ideals of matrices keep the structure that the softmax loses?", "C-10c C-10d"),
             ("readme.roles", "readme, Contents", "Do the parameters w and num-pos tell about the language?",
