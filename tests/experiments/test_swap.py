@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 import torch
 from scipy.stats import spearmanr
+from scipy.stats import t as student
 from torch.utils.flop_counter import FlopCounterMode
 
 import headscope as hs
@@ -29,7 +30,7 @@ from headscope.core import Site
 from headscope.core.selection import Selection
 from headscope.corpora import Text, text_of
 from headscope.errors import UsageError
-from headscope.experiments.swap import fitting, journal, leak, yardstick
+from headscope.experiments.swap import fitting, journal, leak
 from headscope.experiments.swap.candidates import Candidate, candidates, computed_pairs, full_pairs
 from headscope.experiments.swap.experiment import EXPERIMENT
 from headscope.experiments.swap.fitting import fitted
@@ -447,17 +448,15 @@ def test_a_layer_that_is_not_there(tiny: Model) -> None:
         EXPERIMENT.run(tiny, Params(replace=("L99=window(left=4)",), lengths=(64,)), silent)
 
 
-def test_nats_of_blocks_add_up(tiny: Model, windows: tuple[Tokens, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = Perplexity().reading(tiny, windows[0])
-    monkeypatch.setattr(yardstick, "BLOCK", 50)
-    blocks = Perplexity().reading(tiny, windows[0])
-    assert len(whole) == 1
-    assert len(blocks) == 4
-    assert sum(blocks) == pytest.approx(whole[0], rel=1e-6)
-    first = yardstick.Loss(0.0, 0.0, 0.0)
-    assert Perplexity().loss([blocks], [blocks], windows[:1]) == first
-    more = [*blocks[:-1], blocks[-1] + 0.01 * (LENGTH - 1)]
-    assert Perplexity().loss([more], [blocks], windows[:1]).mean == pytest.approx(math.expm1(0.01))
+def test_the_loss_is_that_of_paired_windows() -> None:
+    """Differences per token of 0, 2 and 4 % over windows of one size, whatever the windows are like."""
+    windows, originals = [torch.zeros(101, dtype=torch.long)] * 3, [[300.0], [500.0], [700.0]]
+    lost = Perplexity().loss([[300.0], [502.0], [704.0]], originals, windows)
+    half = student.ppf(0.975, 2) * 0.02 / math.sqrt(3)
+    assert lost.mean == pytest.approx(math.expm1(0.02))
+    assert (lost.low, lost.high) == (pytest.approx(math.expm1(0.02 - half)), pytest.approx(math.expm1(0.02 + half)))
+    assert not Perplexity().is_hopeless(lost, 0.01)
+    assert Perplexity().is_hopeless(Perplexity().loss([[305.0], [505.1], [705.0]], originals, windows), 0.009)
 
 
 class Interrupting(Perplexity):

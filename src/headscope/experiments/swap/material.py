@@ -15,7 +15,7 @@ from headscope.model.model import Model
 FEWEST = 4  # windows from which an interval says anything
 DEFAULT_LENGTHS = (2048, 8192)
 FITTED, FITTED_TOKENS = 2, 4096  # windows that the predicted damage is averaged over; a backward holds all of one
-FEWEST_LONG = 2  # windows of a longer length: each is several blocks of the interval
+FEWEST_LONG = 3  # windows of a longer length, of which a text holds fewer
 
 
 @dataclass(frozen=True)

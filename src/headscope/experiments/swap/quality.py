@@ -58,7 +58,8 @@ class Quality(PairedNats):
 
 def window_nats(model: Model, tokens: Tokens) -> float:
     """The nats of a window's tokens, each but the first predicted from those before it."""
-    return sum(Perplexity().reading(model, tokens))
+    (nats,) = Perplexity().reading(model, tokens)
+    return nats
 
 
 def paired_nats(nats: Sequence[float], original_nats: Sequence[float], windows: Sequence[Tokens]) -> PairedNats:

@@ -6,7 +6,7 @@ plan with those of the original (`loss`): 0 where nothing changed. It also says 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -23,7 +23,6 @@ from headscope.model.predictions import embedding
 from headscope.model.transformers.model_state import restored
 from headscope.model.transformers.probe_inputs import forward_options
 
-BLOCK = 2048  # tokens: a longer window is several blocks, and intervals of a search are over blocks
 LATE = 4  # the last of so many parts of a window says what a mechanism costs
 _HOPELESS = 3.0  # a plan whose mean is so many budgets over is not measured to the end
 _ROWS = 256  # rows of logits that are normalised at a time
@@ -73,13 +72,13 @@ class Perplexity(Yardstick):
     r"""Nats of the tokens, each predicted from those before it.
 
     Definition:
-        The loss is the ratio of perplexities less 1, with a 95 % interval over blocks of `BLOCK` tokens. The damage is
+        The loss is the ratio of perplexities less 1, with a 95 % interval over windows. The damage is
         $\frac{1}{2|L|} \sum_{i \in L} (g_i \cdot \Delta z_i)^2$, g the gradient of $\sum_t \ln p(y_t)$, where each y_t
         is drawn from the model's own prediction: its expectation is the KL to second order, positions taken as
         independent. L is the last quarter of the positions: in a longer text most queries have as much behind them as
         these, and a window hides as much from them.
     Properties:
-        - the nats of the blocks are those of the window  (tested: test_nats_of_blocks_add_up)
+        - the loss is that of paired windows  (tested: test_the_loss_is_that_of_paired_windows)
     """
 
     name = "perplexity"
@@ -87,25 +86,22 @@ class Perplexity(Yardstick):
     has_head = True
 
     def reading(self, model: Model, tokens: Tokens) -> list[float]:
-        """The nats of each block."""
+        """The nats of the window's tokens, each but the first predicted from those before it."""
         with torch.no_grad(), restored(model.hf):
             logits = model.hf(input_ids=tokens[None].to(model.hf.device), **forward_options(model.hf)).logits[0, :-1]
         following = tokens[1:].to(logits.device)
-        nats = torch.cat(
-            [
-                torch.nn.functional.cross_entropy(rows.float(), ids, reduction="none")
-                for rows, ids in zip(torch.split(logits, _ROWS), torch.split(following, _ROWS), strict=True)
-            ]
-        )
-        return [float(block.double().sum()) for block in torch.split(nats, BLOCK)]
+        parts = zip(torch.split(logits, _ROWS), torch.split(following, _ROWS), strict=True)
+        entropy = torch.nn.functional.cross_entropy
+        return [sum(float(entropy(rows.float(), ids, reduction="sum")) for rows, ids in parts)]
 
     def loss(
         self, readings: Sequence[Sequence[float]], originals: Sequence[Sequence[float]], windows: Sequence[Tokens]
     ) -> Loss:
         """The ratio of perplexities less 1."""
-        nats, without = (_numbers(nat for row in rows for nat in row) for rows in (readings, originals))
-        scored = [len(tokens) - 1 for tokens in windows]
-        counts = _numbers(min(BLOCK, n - start) for n in scored for start in range(0, n, BLOCK))
+        nats, without, counts = (
+            torch.tensor(numbers, dtype=torch.float64)
+            for numbers in ([nat for (nat,) in readings], [nat for (nat,) in originals], [len(t) - 1 for t in windows])
+        )
         ratio = exponential(clustered_mean(nats - without, counts))
         return Loss(ratio.mean - 1.0, ratio.low - 1.0, ratio.high - 1.0)
 
@@ -185,10 +181,6 @@ class Embeddings(Yardstick):
     def damage(self, change: HeadOutputs, gradient: HeadOutputs) -> Float[Tensor, " heads"]:
         """Half the squared step of the embedding's direction along the random one."""
         return (change.double() * gradient.double()).sum((-1, -2)).square()[0] / 2
-
-
-def _numbers(values: Iterable[float]) -> Float[Tensor, " _"]:
-    return torch.tensor(list(values), dtype=torch.float64)
 
 
 def cosines(readings: Sequence[Sequence[float]], originals: Sequence[Sequence[float]]) -> Float[Tensor, " windows"]:
