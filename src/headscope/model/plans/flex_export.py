@@ -145,12 +145,13 @@ def _name(plan: Plan) -> str:
 def _description(plan: Plan, model: "Model") -> str:
     weights = plan.model.get("weights", "")
     made_for = f"{model.spec.name} ({model.spec.architecture}{f', weights {weights}' if weights else ''})"
+    install = "install(model)                " if plan.repair is None else 'install(model, "…_repair.safetensors")'
     return f"""Mask functions for torch's FlexAttention: which heads of a model see which keys.
 
 Model: {made_for}
-Written by headscope, which it does not need: torch 2.6 or later, and transformers 5 for `install`.
+Written by headscope, which it does not need. Tested with torch 2.13 and, for `install`, transformers 5.23.
 
-    install(model)                  # a model of transformers attends by the plan, also with a cache and with padding
+    {install}  # a model of transformers attends by the plan, also with a cache and with padding
     mask_mod(layer, device)         # the mask function of a layer, for torch.nn.attention.flex_attention
     block_mask(layer, n, device=…)  # its block mask for n tokens
 
