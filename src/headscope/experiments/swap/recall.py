@@ -27,6 +27,7 @@ from headscope.progress import Step
 
 TASK = "asking for hidden facts, trial"
 ABLE = 0.8
+TEXTS = 3  # in which each fact is hidden at each depth
 DEPTHS = (0.1, 0.3, 0.5, 0.7, 0.9)
 TASKS = PASSKEY, NEEDLES, LOOKUP = "passkey", "needles", "look-up"
 CITIES = ("Paris", "Rome", "Cairo", "Lima")
