@@ -86,7 +86,7 @@ class FakeSession:
             raise CaptureError(f"this family does not show {hidden[0]}")
         return Taken(self.model, what, captured=True)
 
-    def run(self, tokens, real=None, *, head=True):
+    def run(self, tokens, real=None, *, head=True, each=None):
         self.model.forwards.append((self.model.variant, tuple(tokens.shape)))
         self.model.seen.append(tokens)
 

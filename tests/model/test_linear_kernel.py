@@ -1,13 +1,14 @@
 """The products of linear layers by oneDNN."""
 
 import threading
+from collections.abc import Sequence
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from headscope.model.transformers import linear_kernel
-from headscope.model.transformers.linear_kernel import has_kernel, onednn_linear
+from headscope.model.transformers.linear_kernel import LARGE, ROWS, has_kernel, onednn_linear
 
 
 @pytest.fixture
@@ -30,6 +31,29 @@ def test_the_product_up_to_rounding(layers: nn.Sequential, shape: tuple[int, ...
         by_kernel = layers(rows(*shape))
     assert by_kernel.shape == (*shape, 37)
     assert float((by_kernel - exact).abs().max() / exact.abs().max()) < 2e-6  # float32, 576 summands
+
+
+@torch.no_grad()
+@pytest.mark.skipif(not has_kernel(), reason="this build of torch has no oneDNN")
+@pytest.mark.parametrize("n_rows", [1024, 1025])
+def test_sharing_changes_no_byte(n_rows: int) -> None:
+    layer = nn.Linear(576, 1024)
+    parts: list[slice] = []
+
+    def backwards(fill: linear_kernel.Fill, slices: Sequence[slice]) -> None:
+        parts.extend(slices)
+        for part in reversed(slices):
+            fill(part)
+
+    assert n_rows * layer.weight.numel() > LARGE
+    x = rows(1, n_rows)
+    with onednn_linear(layer):
+        alone = layer(x)
+    with onednn_linear(layer, backwards):
+        shared = layer(x)
+    assert torch.equal(alone, shared)
+    assert len(parts) == -(-n_rows // ROWS)
+    torch.testing.assert_close(shared, layer(x))
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -52,7 +52,8 @@ class LensThreads:
                 self._updates.append(self._submit(partial(self._timed_update, fold, batch)))
         for fold, batch in batches:
             if not self.shares(fold):
-                fold.update(batch)
+                with helped(None):
+                    fold.update(batch)
 
     def wait(self) -> None:
         """Work until every batch is in its lens.
@@ -81,6 +82,10 @@ class LensThreads:
         answers = Answers([(fold, tasks[id(fold)]) for fold in folds], receive)
         self._asked.append(answers)
         return answers
+
+    def helping(self) -> AbstractContextManager[None]:
+        """Let work of the caller be shared with the threads that help lenses."""
+        return helped(self._helpers)
 
     def receive_all(self) -> None:
         """Wait for all that lenses were asked for."""

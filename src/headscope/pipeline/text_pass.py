@@ -16,6 +16,7 @@ from headscope.core import Site
 from headscope.corpora import Windows
 from headscope.errors import CaptureError, HeadscopeError, VariantRefused
 from headscope.lenses.lens import AS_IS, Batch, Needs
+from headscope.lenses.shared.head_threads import mapped
 from headscope.model.token_spelling import spelled_tokens
 from headscope.model.transformers.linear_kernel import onednn_linear
 from headscope.pipeline.fold import Fold, log
@@ -218,7 +219,7 @@ class _Recorder:
 
     def run(self, tokens: Int[Tensor, "batch tokens"], each: Callable[[], None] | None) -> None:
         """One forward of the body; `each` is called after every attention call."""
-        with onednn_linear(self._body):
+        with onednn_linear(self._body, mapped):
             self.session.run(tokens, head=False, each=each)
 
     def assembly(self, needs: Needs) -> SiteAssembly:
@@ -260,7 +261,8 @@ def _show(recorder: _Recorder, blank: Batch, viewers: Sequence[tuple[Fold, Needs
         threads.update([(fold, batch) for fold, batch in batches if batch is not None])
 
     try:
-        recorder.run(blank.tokens, hand_over if any(needs.pieces for _, needs in viewers) else None)
+        with threads.helping():
+            recorder.run(blank.tokens, hand_over if any(needs.pieces for _, needs in viewers) else None)
         hand_over(over=True)
     except Exception:
         # The lenses may begin again without the batch; after Ctrl-C they are not waited for.
