@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from headscope.errors import ResourceError, UsageError
+from headscope.errors import ResourceError
 from headscope.lenses.lens import AS_IS, Batch
 from headscope.pipeline.fold import Fold
 from headscope.pipeline.lens_threads import TURN, lens_threads
@@ -84,25 +84,15 @@ def test_the_caller_does_the_work(count, lens):
     with lens_threads(count) as threads:
         threads.update([(fold, batch_of(0))])
         assert fold.batches == [0]
-        assert answered(threads, lambda fold: threading.current_thread().name, [fold]) == [
-            (fold, threading.current_thread().name)
-        ]
+        (answer,) = threads.answers(lambda fold: threading.current_thread().name, [fold])
+        assert answer[1]() == threading.current_thread().name
     assert fold.thread_names == [threading.current_thread().name]
-
-
-def answered(threads, answer, folds):
-    received = []
-    answers = threads.ask(answer, folds, lambda fold, found: received.append((fold, found)))
-    for fold in folds:
-        answers.wait_for(fold)
-    answers.receive_all()  # nothing is left: each answer is received once
-    return received
 
 
 def test_answers_come_in_the_order_of_the_folds():
     folds = [NotingFold(), NotingFold(Foreign), NotingFold()]
     with lens_threads(2) as threads:
-        answers = answered(threads, id, folds)
+        answers = [(fold, answer()) for fold, answer in threads.answers(id, folds)]
     assert answers == [(fold, id(fold)) for fold in folds]
 
 
@@ -115,42 +105,8 @@ def test_the_caller_works_on_other_answers_while_it_waits():
 
     folds = [NotingFold() for _ in range(4)]
     with lens_threads(2) as threads:
-        names = [name for _, name in answered(threads, answer, folds)]
+        names = [answer() for _, answer in threads.answers(answer, folds)]
     assert sorted(name.partition("_")[0] for name in names) == [threading.current_thread().name] * 2 + ["lens"] * 2
-
-
-def test_the_caller_goes_on_and_receives_what_is_finished_with_the_next_batch():
-    asked, update = NotingFold(), NotingFold()
-    at_work, may_end = threading.Event(), threading.Event()
-    received = []
-
-    def answer(fold):
-        at_work.set()
-        may_end.wait()
-        return threading.current_thread().name
-
-    with lens_threads(2) as threads:
-        answers = threads.ask(answer, [asked], lambda fold, name: received.append(name))
-        at_work.wait()
-        threads.update([(update, batch_of(0))])
-        assert not received
-        may_end.set()
-        answers.wait_for(asked)
-        threads.update([(update, batch_of(1))])
-        threads.wait()
-    assert [name.partition("_")[0] for name in received] == ["lens"]
-    assert update.batches == [0, 1]
-
-
-def test_a_refusal_reaches_the_caller_with_the_next_batch():
-    def refuses(fold):
-        raise UsageError("there is no layer 99")
-
-    with lens_threads(2) as threads:
-        threads.ask(refuses, [NotingFold()], lambda fold, answer: None)
-        with pytest.raises(UsageError, match="99"):
-            while True:
-                threads.update([(NotingFold(), batch_of(0))])
 
 
 def test_turns_are_quick_while_lenses_work_and_as_before_afterwards():

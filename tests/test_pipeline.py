@@ -1,7 +1,6 @@
 """The pipeline on a small fake model: its requests, its forwards, its failures."""
 
 import sys
-import threading
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
@@ -286,40 +285,6 @@ def test_one_forward_per_batch_and_variant_for_all_lenses():
     assert list(run.findings) == ["streaming", "both", "capturing", "weighing"]
     assert all(finding.status == "ok" for finding in run.findings.values())
     assert all(bool((tokens[:, 0] == 1).all()) for tokens in model.seen)
-
-
-def test_a_lens_of_weights_works_beside_the_text_and_never_sees_a_changed_form(monkeypatch):
-    """The text is run while the lens reads; before the weights change it has finished."""
-    model, text_ran, changed = FakeModel(), threading.Event(), threading.Event()
-    run_session, initialise = FakeSession.run, FakeEdit.initialise
-
-    def run(session, tokens, real=None, **options):
-        run_session(session, tokens, real)
-        if len(model.forwards) == 2:
-            text_ran.set()
-
-    def change(edit, seed):
-        changed.set()
-        initialise(edit, seed)
-
-    def read(state, weights):
-        assert text_ran.wait(60)
-        variants.append("initialised" if changed.wait(0.3) else model.variant)
-        return batch_table(state, weights)
-
-    variants = []
-    monkeypatch.setattr(FakeSession, "run", run)
-    monkeypatch.setattr(FakeEdit, "initialise", change)
-    monkeypatch.setattr(FakeWeight, "__module__", "headscope.lenses.fake.lens")  # others have the caller's thread
-    threads = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        run = measure(model, text=TEXT, lenses=[BOTH, make_lens("reading", Needs(weights=True), finish=read)])
-    finally:
-        torch.set_num_threads(threads)
-    assert [finding.status for finding in run.findings.values()] == ["ok", "ok"], run["reading"].reason
-    assert variants == [AS_IS]
-    assert len(model.forwards) == 4
 
 
 FORMS = (AS_IS, "without skips", "without mlp", "without attention", "attention alone")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from headscope.lenses.lens import Batch
 from headscope.lenses.shared.head_threads import Helpers, helped, result_of, without_gradients
@@ -35,23 +35,20 @@ class LensThreads:
         self._executor, self._helpers = executor, helpers
         self._updates: list[Task[None]] = []
         self._seconds: dict[int, float] = {}
-        self._asked: list[Answers[Any]] = []
 
     def update(self, batches: Sequence[tuple[Fold, Batch]]) -> None:
         """Hand batches to their lenses, after all earlier batches; the caller goes on meanwhile.
 
         What was handed over before is finished first. So a lens never has two batches at a time, and never more than
-        one piece of a forward waits in memory. Answers that are there are received first.
+        one piece of a forward waits in memory.
         """
         self.wait()
-        for answers in self._asked:
-            answers.receive_finished()
         # The slowest first: a long update that begins last would keep the other threads waiting.
         for fold, batch in sorted(batches, key=lambda pair: -self._seconds.get(id(pair[0]), 0.0)):
-            if self.shares(fold):
+            if self._shares(fold):
                 self._updates.append(self._submit(partial(self._timed_update, fold, batch)))
         for fold, batch in batches:
-            if not self.shares(fold):
+            if not self._shares(fold):
                 with helped(None):
                     fold.update(batch)
 
@@ -67,32 +64,18 @@ class LensThreads:
         for update in updates:
             update.result()
 
-    def ask(
-        self, answer: Callable[[Fold], T], folds: Sequence[Fold], receive: Callable[[Fold, T], None]
-    ) -> "Answers[T]":
-        """Ask the lenses for their answers.
-
-        Lenses of headscope begin where there is another thread; all others answer when they are waited for, on the
-        thread of the caller. There, too, `receive` is called once with each answer.
-        """
-        tasks = {
-            id(fold): self._submit(partial(answer, fold)) if self.shares(fold) else Task(partial(answer, fold))
-            for fold in folds
-        }
-        answers = Answers([(fold, tasks[id(fold)]) for fold in folds], receive)
-        self._asked.append(answers)
-        return answers
-
     def helping(self) -> AbstractContextManager[None]:
-        """Let work of the caller be shared with the threads that help lenses."""
+        """Share work of the caller with the threads that help lenses."""
         return helped(self._helpers)
 
-    def receive_all(self) -> None:
-        """Wait for all that lenses were asked for."""
-        for answers in self._asked:
-            answers.receive_all()
+    def answers(self, answer: Callable[[Fold], T], folds: Sequence[Fold]) -> Iterator[tuple[Fold, Callable[[], T]]]:
+        """Each fold with a function that works until its answer is there, in the order of the folds."""
+        tasks = {id(fold): self._submit(partial(answer, fold)) for fold in folds if self._shares(fold)}
+        for fold in folds:
+            task = tasks.get(id(fold))
+            yield fold, partial(answer, fold) if task is None else partial(_result, task, list(tasks.values()))
 
-    def shares(self, fold: Fold) -> bool:
+    def _shares(self, fold: Fold) -> bool:
         """Whether the lens may work beside others: those of headscope leave torch's global generator alone."""
         is_of_headscope = type(fold.plan.question.lens).__module__.partition(".")[0] == "headscope"
         return self._executor is not None and is_of_headscope
@@ -141,39 +124,12 @@ class Task(Generic[T]):
         return result_of(self._future)
 
 
-class Answers(Generic[T]):
-    """The answers of lenses, each received once, on the thread that waits for it."""
-
-    def __init__(self, tasks: Sequence[tuple[Fold, Task[T]]], receive: Callable[[Fold, T], None]) -> None:
-        self._receive = receive
-        self._tasks = {id(fold): (fold, task) for fold, task in tasks}
-
-    def receive_finished(self) -> None:
-        """Receive the answers that are there.
-
-        Raises:
-            HeadscopeError: A lens was asked for what the model does not have.
-        """
-        for fold, task in list(self._tasks.values()):
-            if task.is_done():
-                self.wait_for(fold)
-
-    def receive_all(self) -> None:
-        """Work until all answers are received."""
-        for fold, _ in list(self._tasks.values()):
-            self.wait_for(fold)
-
-    def wait_for(self, fold: Fold) -> None:
-        """Work on this answer, and while another thread does, on the others, until it is received."""
-        if id(fold) not in self._tasks:
-            return
-        task = self._tasks[id(fold)][1]
-        for waiting in (task, *(other for _, other in self._tasks.values())):
-            if not task.is_done():
-                waiting.do()
-        answer = task.result()
-        del self._tasks[id(fold)]
-        self._receive(fold, answer)
+def _result(task: Task[T], tasks: Sequence[Task[T]]) -> T:
+    """The result of a task; until it is there, this thread works on it or on the others."""
+    for waiting in (task, *tasks):
+        if not task.is_done():
+            waiting.do()
+    return task.result()
 
 
 @contextmanager

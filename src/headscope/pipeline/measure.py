@@ -13,7 +13,7 @@ from headscope.lenses.lens import AnyLens, Needs
 from headscope.model.devices import device_named
 from headscope.model.sources.names import check_name
 from headscope.pipeline.fold import Fold
-from headscope.pipeline.lens_threads import Answers, LensThreads, lens_threads
+from headscope.pipeline.lens_threads import LensThreads, lens_threads
 from headscope.pipeline.made_windows import check_request
 from headscope.pipeline.outcome import answer, failed_finding, not_applicable
 from headscope.pipeline.questions import LensPlan, Question, questions
@@ -132,10 +132,7 @@ def _answers(
     threads: LensThreads,
     progress: Progress,
 ) -> dict[str, Finding]:
-    """Lenses that read weights alone begin first: an interrupted run has kept what is finished.
-
-    Where there is another thread the text is run meanwhile.
-    """
+    """Lenses that read weights alone answer first: an interrupted run has kept them."""
     findings: dict[str, Finding] = {}
     reading = [fold for fold in folds if not fold.plan.needs.text]
     # Senseless parameters are refused before any of the work.
@@ -143,24 +140,16 @@ def _answers(
     plan_stages(progress, folds, subject, windows)
     names = [fold.name for fold in (*reading, *watching)]
 
-    def keep(fold: Fold, finding: Finding) -> None:
-        findings[fold.name] = keeper.keep(fold.plan, finding)
-
-    def asked(folds: Sequence[Fold]) -> Answers[Finding]:
-        return threads.ask(lambda fold: answer(fold, subject), folds, keep)
-
-    def wait_for(folds: Sequence[Fold], answers: Answers[Finding]) -> None:
-        for fold in folds:
+    def keep_answers(finished: Sequence[Fold]) -> None:
+        for fold, wait_for_answer in threads.answers(lambda fold: answer(fold, subject), finished):
             progress.step(lens_task(fold.name, names), 0, 1)
-            answers.wait_for(fold)
+            findings[fold.name] = keeper.keep(fold.plan, wait_for_answer())
             progress.step(lens_task(fold.name, names), 1, 1)
 
-    of_weights = asked(reading)
-    wait_for([fold for fold in reading if not threads.shares(fold)], of_weights)
+    keep_answers(reading)
     if watching:
         observe(subject, windows, watching, threads, progress)
-    wait_for([fold for fold in reading if threads.shares(fold)], of_weights)
-    wait_for(watching, asked(watching))
+    keep_answers(watching)
     return findings
 
 

@@ -92,7 +92,6 @@ def observe(
     try:
         _run(subject.model, readings, threads, progress)
     except CaptureError as error:
-        threads.receive_all()  # before any variant is tried without these threads
         seeing = [fold for fold in folds if _can_see(subject, readings, fold)] if len(folds) > 1 else []
         for fold in folds:
             fold.error = error if fold.error is None and fold not in seeing else fold.error
@@ -136,8 +135,6 @@ def _run_variant(
 ) -> None:
     if not readings:
         return
-    if variant != AS_IS:
-        threads.receive_all()  # lenses may be reading the weights that are about to change
     with changed(model, variant, readings[0].folds[0].seed):
         for reading in readings:
             with _breaking(reading.folds):
