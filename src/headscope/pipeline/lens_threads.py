@@ -15,6 +15,8 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Generic, TypeVar
 
+import torch
+
 from headscope.lenses.lens import Batch
 from headscope.lenses.shared.head_threads import Helpers, helped, result_of, without_gradients
 from headscope.pipeline.fold import Fold
@@ -143,11 +145,12 @@ def lens_threads(count: int) -> Iterator[LensThreads]:
         return
     identifiers: list[int] = []
 
-    def note_thread() -> None:
+    def prepare_thread() -> None:
         identifiers.append(threading.get_ident())
+        torch.get_num_threads()  # tells OpenMP, which oneDNN asks, how many threads torch has
 
-    helpers = ThreadPoolExecutor(count - 1, thread_name_prefix="head", initializer=note_thread)
-    executor = ThreadPoolExecutor(count - 1, thread_name_prefix="lens", initializer=note_thread)
+    helpers = ThreadPoolExecutor(count - 1, thread_name_prefix="head", initializer=prepare_thread)
+    executor = ThreadPoolExecutor(count - 1, thread_name_prefix="lens", initializer=prepare_thread)
     try:
         with quick_turns():
             yield LensThreads(executor, Helpers(helpers, count - 1))
