@@ -25,7 +25,6 @@ from headscope.model.sources.names import check_name, resolve
 from headscope.model.token_ids import check_token_ids
 from headscope.model.token_maps import spelled_ids
 from headscope.model.token_pieces import SAMPLE, surroundings_of, token_pieces
-from headscope.model.transformers.linear_kernel import onednn_linear
 from headscope.pipeline.subject import is_source
 from headscope.pipeline.threads import fitting_threads
 from headscope.progress import Progress, Silent
@@ -136,8 +135,7 @@ def _run(
         capture = session.capture("pattern", at=_selection(places))
         # The lens wants all heads of a site.
         stream = session.stream(FOCUS.needs(params).statistics, at=_selection([(site, None) for site, _ in places]))
-        with onednn_linear(model.hf.base_model):  # as a report does: the numbers are the same to the last bit
-            session.run(ids[None], head=False)
+        session.run(ids[None], head=False)
         patterns, (rows, uniform_rows) = capture.take()["pattern"], stream.take()
     statistics, uniform = ({site: row.cpu() for site, row in part.items()} for part in (rows, uniform_rows))
     batch = Batch(AS_IS, ids[None], torch.ones(1, len(ids), dtype=torch.bool), statistics, uniform)
