@@ -214,10 +214,10 @@ class _Recorder:
         captures = self._captures(needs)
         self._capture = session.capture(*sorted(captures)) if captures else None
 
-    def run(self, tokens: Int[Tensor, "batch tokens"], each: Callable[[], None] | None) -> None:
-        """One forward of the body; `each` is called after every attention call."""
+    def run(self, tokens: Int[Tensor, "batch tokens"], after_call: Callable[[], None] | None) -> None:
+        """One forward of the body, and `after_call` after every attention call."""
         with onednn_linear(self._body, mapped):
-            self.session.run(tokens, head=False, each=each)
+            self.session.run(tokens, head=False, each=after_call)
 
     def assembly(self, needs: Needs) -> SiteAssembly:
         """What waits, in one forward, until the sites are complete for a lens."""
