@@ -6,9 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from threadpoolctl import threadpool_info
 
 from headscope.errors import ResourceError
 from headscope.lenses.lens import AS_IS, Batch
+from headscope.lenses.shared.head_threads import mapped
 from headscope.pipeline.fold import Fold
 from headscope.pipeline.lens_threads import TURN, lens_threads
 
@@ -76,6 +78,24 @@ def test_gradients_are_off_in_every_thread():
         threads.update([(fold, batch_of(0))])
         threads.wait()
     assert fold.with_gradients == [False]
+
+
+def test_every_thread_computes_on_one_thread():
+    """Also of libraries that ask OpenMP, which knows nothing of torch's number in a thread of Python that is new."""
+    meeting, counts = threading.Barrier(2), []
+
+    def note(part):
+        meeting.wait()
+        counts.extend(info["num_threads"] for info in threadpool_info() if info["user_api"] == "openmp")
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with lens_threads(2) as threads, threads.helping():
+            mapped(note, range(2))
+    finally:
+        torch.set_num_threads(before)
+    assert set(counts) <= {1}
 
 
 @pytest.mark.parametrize(("count", "lens"), [(1, Own), (2, Foreign)], ids=["one-thread", "of-another-package"])

@@ -301,7 +301,7 @@ def test_requests_that_cannot_be_met_fail_alone(asks: Needs, message: str) -> No
 class Breaking(FakeSession):
     """A session of a model that cannot read six tokens."""
 
-    def run(self, tokens: Tensor, real: Any = None, *, head: bool = True) -> None:
+    def run(self, tokens: Tensor, real: Any = None, *, head: bool = True, each: Any = None) -> None:
         if tokens.shape[1] == 6 and self.model.error is not None:
             raise self.model.error
         super().run(tokens, real)

@@ -3,7 +3,7 @@
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 
 import polars as pl
 import pytest
@@ -86,7 +86,7 @@ class FakeSession:
             raise CaptureError(f"this family does not show {hidden[0]}")
         return Taken(self.model, what, captured=True)
 
-    def run(self, tokens, real=None, *, head=True):
+    def run(self, tokens, real=None, *, head=True, each=None):
         self.model.forwards.append((self.model.variant, tuple(tokens.shape)))
         self.model.seen.append(tokens)
 
@@ -159,6 +159,7 @@ class FakeModel:
     sessions: int = 0
     forwards: list = field(default_factory=list)
     seen: list = field(default_factory=list)
+    hf: object = field(default_factory=lambda: SimpleNamespace(base_model=torch.nn.Identity()))
     origin: Source = field(default_factory=lambda: Source("fake", "folder", SafetensorsFolder(Path())))
 
     def encode(self, text):

@@ -1,6 +1,7 @@
 """Mathematics is shown: every public function of maths/ is called from a claim, a lens or other code of the package."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "src" / "headscope"
@@ -67,7 +68,8 @@ def calls_of_maths() -> tuple[dict[Place, set[Place]], set[Place]]:
     return inner, outer
 
 
-def unused() -> set[str]:
+@cache
+def unused() -> frozenset[str]:
     """Public functions and classes of maths/ that no code outside maths/ reaches, by way of others or not."""
     inner, reached = calls_of_maths()
     waiting = list(reached)
@@ -75,11 +77,11 @@ def unused() -> set[str]:
         further = inner.get(waiting.pop(), set()) - reached
         reached |= further
         waiting += further
-    return {
+    return frozenset(
         f"{'.'.join(path.relative_to(MATHS).with_suffix('').parts)}.{name}"
         for path, name in inner
         if not name.startswith("_") and (path, name) not in reached
-    }
+    )
 
 
 def test_every_function_of_maths_is_used() -> None:

@@ -11,9 +11,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Generic, TypeVar
+
+import torch
 
 from headscope.lenses.lens import Batch
 from headscope.lenses.shared.head_threads import Helpers, helped, result_of, without_gradients
@@ -49,7 +51,8 @@ class LensThreads:
                 self._updates.append(self._submit(partial(self._timed_update, fold, batch)))
         for fold, batch in batches:
             if not self._shares(fold):
-                fold.update(batch)
+                with helped(None):
+                    fold.update(batch)
 
     def wait(self) -> None:
         """Work until every batch is in its lens.
@@ -62,6 +65,10 @@ class LensThreads:
             update.do()
         for update in updates:
             update.result()
+
+    def helping(self) -> AbstractContextManager[None]:
+        """Share work of the caller with the threads that help lenses."""
+        return helped(self._helpers)
 
     def answers(self, answer: Callable[[Fold], T], folds: Sequence[Fold]) -> Iterator[tuple[Fold, Callable[[], T]]]:
         """Each fold with a function that works until its answer is there, in the order of the folds."""
@@ -138,11 +145,12 @@ def lens_threads(count: int) -> Iterator[LensThreads]:
         return
     identifiers: list[int] = []
 
-    def note_thread() -> None:
+    def prepare_thread() -> None:
         identifiers.append(threading.get_ident())
+        torch.get_num_threads()  # tells OpenMP, which oneDNN asks, how many threads torch has
 
-    helpers = ThreadPoolExecutor(count - 1, thread_name_prefix="head", initializer=note_thread)
-    executor = ThreadPoolExecutor(count - 1, thread_name_prefix="lens", initializer=note_thread)
+    helpers = ThreadPoolExecutor(count - 1, thread_name_prefix="head", initializer=prepare_thread)
+    executor = ThreadPoolExecutor(count - 1, thread_name_prefix="lens", initializer=prepare_thread)
     try:
         with quick_turns():
             yield LensThreads(executor, Helpers(helpers, count - 1))

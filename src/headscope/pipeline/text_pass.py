@@ -16,7 +16,9 @@ from headscope.core import Site
 from headscope.corpora import Windows
 from headscope.errors import CaptureError, HeadscopeError, VariantRefused
 from headscope.lenses.lens import AS_IS, Batch, Needs
+from headscope.lenses.shared.head_threads import mapped
 from headscope.model.token_spelling import spelled_tokens
+from headscope.model.transformers.linear_kernel import onednn_linear
 from headscope.pipeline.fold import Fold, log
 from headscope.pipeline.lens_threads import LensThreads
 from headscope.pipeline.readings import Reading, readings_of
@@ -165,7 +167,7 @@ def _read(model: Any, variant: str, reading: Reading, threads: LensThreads, prog
     for indices in _sittings(max(ends), needs):
         # A session of its own: what only the lenses of another reading ask for is not recorded.
         with model.session() as session:
-            recorder = _Recorder(model.sites, session, needs.of_batch(indices.start))
+            recorder = _Recorder(model, session, needs.of_batch(indices.start))
             for index in indices:
                 viewers = [fold for fold, end in zip(reading.folds, ends, strict=True) if index < end]
                 blank = _blank(model, variant, reading.made_name, batches[index], index, spells=needs.spelling)
@@ -206,11 +208,16 @@ def _batches_needed(batches: Sequence[Int[Tensor, "_ _"]], variant: str, made_na
 class _Recorder:
     """What a session records for the lenses."""
 
-    def __init__(self, sites: Sequence[Site], session: Any, needs: Needs) -> None:
-        self._sites, self.session = sites, session
+    def __init__(self, model: Any, session: Any, needs: Needs) -> None:
+        self._sites, self._body, self.session = model.sites, model.hf.base_model, session
         self._stream = None if needs.statistics is None else session.stream(needs.statistics)
         captures = self._captures(needs)
         self._capture = session.capture(*sorted(captures)) if captures else None
+
+    def run(self, tokens: Int[Tensor, "batch tokens"], after_call: Callable[[], None] | None) -> None:
+        """One forward of the body, and `after_call` after every attention call."""
+        with onednn_linear(self._body, mapped):
+            self.session.run(tokens, head=False, each=after_call)
 
     def assembly(self, needs: Needs) -> SiteAssembly:
         """What waits, in one forward, until the sites are complete for a lens."""
@@ -251,10 +258,8 @@ def _show(recorder: _Recorder, blank: Batch, viewers: Sequence[tuple[Fold, Needs
         threads.update([(fold, batch) for fold, batch in batches if batch is not None])
 
     try:
-        if any(needs.pieces for _, needs in viewers):
-            recorder.session.run(blank.tokens, head=False, each=hand_over)
-        else:
-            recorder.session.run(blank.tokens, head=False)
+        with threads.helping():
+            recorder.run(blank.tokens, hand_over if any(needs.pieces for _, needs in viewers) else None)
         hand_over(over=True)
     except Exception:
         # The lenses may begin again without the batch; after Ctrl-C they are not waited for.

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from headscope.attention.token_repeats import NEAR, repeat_counts
@@ -55,7 +56,8 @@ def text_sums(batch: Batch, masses: Float[Tensor, "windows heads queries kinds"]
     *near, _, _, follow, control, itself, first, even = masses.unbind(-1)
     positions = torch.arange(masses.shape[2])
     plain = _plain_sums((*near, first, itself), even, batch.real & (positions >= FIRST_QUERY))
-    counts = torch.where(batch.real[..., None], repeat_counts(batch.tokens), 0)
+    repeats = _repeat_counts(batch.tokens.numpy().tobytes(), batch.tokens.shape[1])
+    counts = torch.where(batch.real[..., None], repeats, 0)
     repeated = counts[..., 0] > 0
     prefix = Sums(
         _summed(follow, repeated)[:, None],
@@ -66,6 +68,12 @@ def text_sums(batch: Batch, masses: Float[Tensor, "windows heads queries kinds"]
     )
     names = ("masses", "nulls", "queries", "pairs", "null_pairs")
     return Sums(**{name: torch.cat([getattr(prefix, name), getattr(plain, name)], 1) for name in names})
+
+
+@lru_cache(maxsize=4)
+def _repeat_counts(tokens: bytes, length: int) -> Int[Tensor, "windows queries 2"]:
+    """The counts of a batch, which all sites share."""
+    return repeat_counts(torch.frombuffer(bytearray(tokens), dtype=torch.int64).reshape(-1, length))
 
 
 def _plain_sums(columns: Sequence[Tensor], even: Tensor, counted: Bool[Tensor, "windows queries"]) -> Sums:
