@@ -73,7 +73,8 @@ def main() -> int:
 def _report(mutants_by_fate: dict[Fate, list[str]], explained: int) -> int:
     killed, survived = len(mutants_by_fate[Fate.KILLED]), len(mutants_by_fate[Fate.SURVIVED])
     counted = killed + survived + len(mutants_by_fate[Fate.ENDLESS])
-    print(f"{killed} of {counted} mutants killed; {explained} more change no result ({EQUIVALENT.name})")
+    rate = f" ({100 * killed / counted:.1f} %)" if counted else ""
+    print(f"{killed} of {counted} mutants killed{rate}; {explained} more change no result ({EQUIVALENT.name})")
     for fate in (Fate.SURVIVED, Fate.ENDLESS, Fate.UNLOADABLE):
         for name in mutants_by_fate[fate]:
             print(f"{fate}: {name}")
@@ -116,30 +117,56 @@ def tests_of(module: Path) -> list[str]:
     A module without test files gets those of the modules that import it. The file that has the module's name comes
     first: it is the likeliest to fail.
     """
-    test_paths, modules, visited = [], [module], {module}
-    while modules and not test_paths:
-        test_paths = [test for path in modules for test in _test_files(path)]
-        modules = [path for path in _importers(modules) if path not in visited]
-        visited.update(modules)
     named = [f"test_{module.stem}", f"test_{module.parent.name}_{module.stem}", f"test_{module.parent.name}"]
-    paths = sorted(set(test_paths), key=lambda path: (path.stem not in named, path))
+    paths = sorted(_nearest_tests(module), key=lambda path: (path.stem not in named, path))
     tests = [str(path.relative_to(ROOT)) for path in paths]
-    members = [path.stem.removeprefix("test_") for path in paths]
-    if module.parts[0] == "lenses" and module.parent.name not in {"lenses", "shared"}:
-        members.append(module.parent.name)
     contracts = {"lenses": ["test_lenses"], "attention": ["test_costs", "test_mechanisms"]}.get(module.parts[0], [])
     if not contracts:
         return tests
     # Contract tests name a lens by its name, and a mechanism also by its class; a test file of its own runs completely.
+    members = [*(path.stem.removeprefix("test_") for path in paths), *_members(module)]
     names = {*members, *(member.replace("_", "") for member in members), *(Path(test).stem for test in tests)}
     files = [f"tests/contract/{contract}.py" for contract in contracts]
     return [*tests, *files, "-k", " or ".join(sorted(names))]
 
 
+def _nearest_tests(module: Path) -> set[Path]:
+    """The tests of the module and of its lens; where there are none, of the nearest modules that import it."""
+    test_paths, modules, visited = [], [module], {module}
+    while modules and not test_paths:
+        test_paths = [test for path in modules for test in _test_files(path)]
+        modules = [path for path in _importers(modules) if path not in visited]
+        visited.update(modules)
+    of_lens = [TESTS / "lenses" / f"test_{lens}{about}.py" for lens in _lens(module) for about in ("", "_sentences")]
+    return {*test_paths, *(path for path in of_lens if path.exists())}
+
+
+def _members(module: Path) -> list[str]:
+    """The lens that a module belongs to, or the mechanisms that it is part of."""
+    if module.parts[0] != "attention":
+        return _lens(module)
+    if _is_mechanism(module):
+        return [module.stem]
+    modules = added = {module}
+    while added := {*_importers(sorted(added))} - modules:
+        modules = modules | added
+    return [path.stem for path in modules if _is_mechanism(path)]
+
+
+def _lens(module: Path) -> list[str]:
+    return [module.parts[1]] if module.parts[0] == "lenses" and module.parts[1:-1] not in ((), ("shared",)) else []
+
+
 def _test_files(module: Path) -> list[Path]:
     """The tests named after a module, and the tests of its part that import it."""
-    every = sorted((TESTS / module.parts[0]).glob("test_*.py"))
-    return [path for path in every if path.stem == f"test_{module.stem}" or _dotted(module) in _imported(path)]
+    every, names = sorted((TESTS / module.parts[0]).glob("test_*.py")), {_dotted(module)}
+    if _is_mechanism(module):  # which the package of attention offers under its name
+        names.add(f"headscope.attention.{module.stem}")
+    return [path for path in every if path.stem == f"test_{module.stem}" or names & _imported(path)]
+
+
+def _is_mechanism(module: Path) -> bool:
+    return module.parent == Path("attention/mechanisms")
 
 
 def _importers(modules: list[Path]) -> list[Path]:
@@ -245,6 +272,7 @@ def _run(tests: list[str], source: Path, module: Path, first_failure: Path) -> i
 
     _bound(CPU_SECONDS)
     sys.path[:] = [str(source), str(ROOT), *(entry for entry in sys.path if entry != str(PACKAGE.parent))]
+    os.environ["PYTHONPATH"] = os.pathsep.join((str(source), str(ROOT)))  # for commands that tests start
     for name in [name for name in sys.modules if name.partition(".")[0] == "headscope"]:
         del sys.modules[name]
     with Path(os.devnull).open("w") as nowhere:
