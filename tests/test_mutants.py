@@ -6,8 +6,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from scripts.module_tests import PACKAGE
 from scripts.mutants import mutants, mutated
-from scripts.mutate import EQUIVALENT, PACKAGE, Fate, fate_of
+from scripts.mutate import EQUIVALENT, Fate, fate_of
 
 SOURCE = '''
 Limit = int | None
