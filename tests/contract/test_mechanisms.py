@@ -136,6 +136,18 @@ def test_widths(mechanism: Mechanism, d_head: int) -> None:
     assert error(mechanism(call).out, mechanism.definition(call).out) <= tolerance(mechanism, call)
 
 
+@pytest.mark.parametrize("kind", ["causal window", "window on both sides", "stray mask", "full"])
+@every_mechanism
+def test_blocks_of_one_row_change_nothing(mechanism: Mechanism, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then no row of a block has a masked key, and each has other keys than the row before."""
+    call = KINDS[kind]()
+    if refused(mechanism, call):
+        return
+    for module in ("sparse.recompute", "mechanisms.dense"):
+        monkeypatch.setattr(f"headscope.attention.{module}.BLOCK_ENTRIES", 1)
+    assert error(mechanism(call).out, mechanism.definition(call).out) <= tolerance(mechanism, call)
+
+
 @pytest.mark.parametrize("kind", ["padding on the left", "stray mask"])
 @every_mechanism
 def test_masked_rows(mechanism: Mechanism, kind: str) -> None:
