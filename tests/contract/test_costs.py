@@ -5,6 +5,7 @@ from functools import lru_cache
 import pytest
 import torch
 
+from headscope.attention import vertical_slash
 from headscope.attention.call import Call
 from headscope.attention.mechanism import Mechanism, mechanisms
 from tests.attention.calls import make
@@ -93,6 +94,17 @@ def test_bytes_count_the_allocations(name: str, index: int, n: int, d: int) -> N
 def test_bytes_count_the_allocations_of_long_texts(name: str) -> None:
     mechanism, call = examples(name, 2048)[0], plain_call(2048)
     assert_near(mechanism.cost(2048, D).bytes, allocated(mechanism, call), 2.0)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "n", "d"),
+    [(vertical_slash(0, 6, 64, 32, 1), 1000, D), (vertical_slash(0, 3, 100, 16, 1), 777, 33)]
+    + [(vertical_slash(200, 0, 1, 16, 1), 1000, D)],
+    ids=repr,
+)
+def test_bytes_count_what_is_gathered(mechanism: Mechanism, n: int, d: int) -> None:
+    """Where wide diagonals or many columns hold more than the estimate that chose them."""
+    assert_near(mechanism.cost(n, d).bytes, allocated(mechanism, plain_call(n, d)), SHARPER["vertical_slash"])
 
 
 def assert_near(stated: float, measured: int, factor: float) -> None:
