@@ -96,12 +96,11 @@ def test_bytes_count_the_allocations_of_long_texts(name: str) -> None:
     assert_near(mechanism.cost(2048, D).bytes, allocated(mechanism, call), 2.0)
 
 
-@pytest.mark.parametrize(
-    ("mechanism", "n", "d"),
-    [(vertical_slash(0, 6, 64, 32, 1), 1000, D), (vertical_slash(0, 3, 100, 16, 1), 777, 33)]
-    + [(vertical_slash(200, 0, 1, 16, 1), 1000, D)],
-    ids=repr,
-)
+GATHERED = [(vertical_slash(0, 6, 64, 32, 1), 1000, D), (vertical_slash(0, 3, 100, 16, 1), 777, 33)]
+GATHERED.append((vertical_slash(200, 0, 1, 16, 1), 1000, D))
+
+
+@pytest.mark.parametrize(("mechanism", "n", "d"), GATHERED, ids=repr)
 def test_bytes_count_what_is_gathered(mechanism: Mechanism, n: int, d: int) -> None:
     """Where wide diagonals or many columns hold more than the estimate that chose them."""
     assert_near(mechanism.cost(n, d).bytes, allocated(mechanism, plain_call(n, d)), SHARPER["vertical_slash"])
