@@ -288,6 +288,13 @@ def test_few_columns_with_mass_leave_places_empty() -> None:
     assert bool((second.distances == FAR).all())
 
 
+@pytest.mark.parametrize("mechanism", [top_blocks(16, 0, 1), top_blocks(9, 0, 0), vertical_slash(0, 0, 1, 20, 1)])
+def test_without_a_choice_the_cost_is_that_of_the_pairs(mechanism: Mechanism) -> None:
+    """Of the band or of the first and near blocks, also where the last block is short."""
+    call = make(75, batch=1, heads=1, kv_heads=1, d_head=8, right=None)
+    assert mechanism.cost(75, 8).flops == 4 * 8 * int(mechanism.seen(call).visible().sum())
+
+
 @pytest.mark.parametrize(
     "wrong", [{"columns": -1}, {"diagonals": -1}, {"width": 0}, {"near": 0}, {"rows": 0}, {"rows": 300}]
 )
