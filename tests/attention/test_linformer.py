@@ -101,3 +101,14 @@ def test_what_it_refuses() -> None:
 def test_wrong_parameters(given: dict[str, object]) -> None:
     with pytest.raises(UsageError, match="linformer"):
         attention.linformer(**given)
+
+
+@pytest.mark.parametrize(("n", "segment", "rank"), [(20, 5, 3), (23, 5, 2), (4, 9, 2)])
+def test_the_cost_counts_every_pair_of_query_and_key_or_projected_key(n: int, segment: int, rank: int) -> None:
+    """Keys of the own run, projected keys of the others, and two projections of every key."""
+    runs = {i // segment for i in range(n)}
+    own = sum(i // segment == j // segment for i in range(n) for j in range(n))
+    far = sum(rank for i in range(n) for run in runs if run != i // segment)
+    d = 8
+    projections = 2 * 2 * d * rank * n  # a product and a sum for each number of K and V and each row of E
+    assert attention.linformer(rank=rank, segment=segment).cost(n, d).flops == 4 * d * (own + far) + projections
