@@ -19,6 +19,19 @@ LENGTH = 37  # of the calls that the tests make, unless they say otherwise
 MECHANISMS = [mechanism for cls in mechanisms().values() for mechanism in cls.examples(LENGTH)]
 # Kinds of calls that limit what comes after a query.
 LIMITED = [kind for kind, made in KINDS.items() if made().right is not None and made().q.shape[2] > 1]
+SMALLEST_PARAMETERS = [
+    ("band_sparse", {"left": 0, "right": 0, "columns": (0,)}),
+    ("bigbird", {"block": 1, "window": 1, "first": 0, "last": 0, "random": 0}),
+    ("linear", {"feature": "random", "count": 1}),
+    ("linformer", {"rank": 1, "segment": 1}),
+    ("longformer", {"left": 0, "right": 0, "global_positions": (0,)}),
+    ("low_rank", {"segment": 1}),
+    ("low_rank", {"method": "svd", "rank": 1}),
+    ("pooling", {"score": "additive", "hidden": 1}),
+    ("top_blocks", {"block": 1, "blocks": 0, "near": 0}),
+    ("vertical_slash", {"columns": 0, "diagonals": 0, "width": 1, "near": 1, "rows": 1}),
+    ("window", {"left": 0, "right": 0, "dilation": 1}),
+]
 every_mechanism = pytest.mark.parametrize("mechanism", MECHANISMS, ids=repr)
 
 
@@ -84,6 +97,15 @@ def test_fast_equals_definition(mechanism: Mechanism, kind: str) -> None:
         if exact.lse is not None and got.lse is not None:
             assert error(got.lse, exact.lse) <= MECHANISM_AGREEMENT
     assert error(mechanism(call).out, got.out.double()) <= 2 * tolerance(mechanism, call)
+
+
+@pytest.mark.parametrize(("name", "parameters"), SMALLEST_PARAMETERS)
+def test_the_smallest_parameters_are_honoured(name: str, parameters: dict[str, object]) -> None:
+    mechanism = mechanisms()[name](**parameters)
+    calls = [call for call in (make(9), make(9, right=None)) if not refused(mechanism, call)]
+    for call in calls:
+        assert error(mechanism(call).out, mechanism.definition(call).out) <= tolerance(mechanism, call)
+    assert calls
 
 
 @pytest.mark.parametrize("kind", KINDS)
