@@ -124,18 +124,18 @@ class TestedCopy:
         if not tests.stages:
             raise SystemExit(f"{module}: no test file is named after it or after what imports it")
         self._write(module, mutated(text, mutant))
-        codes = []
+        code = NOT_TESTED  # not every stage loads the module, but one must
         for files in tests.stages:
-            codes.append(self._exit_code(files, tests, module))
-            if codes[-1] not in (0, NOT_TESTED):
+            stage_code = self._exit_code(files, tests, module)
+            code = min(code, stage_code) if stage_code in (0, NOT_TESTED) else stage_code
+            if code not in (0, NOT_TESTED):
                 break
         self._write(module, text)
-        # Not every stage loads the module, but one must.
-        fate = fate_of(codes[-1] if codes[-1] else 0 if 0 in codes else NOT_TESTED)
+        fate = fate_of(code)
         if fate is Fate.KILLED:
             self.killers.add(self.first_failure.read_text())
         if fate is Fate.UNLOADABLE:
-            self.uncollected.update(tests.stages[len(codes) - 1])
+            self.uncollected.update(files)
         return fate
 
     def check_without_mutants(self) -> None:
