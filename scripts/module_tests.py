@@ -31,7 +31,7 @@ class ModuleTests:
         return any(_plain(parameter) in self.members for parameter in parameters)
 
 
-def tests_of(module: Path) -> ModuleTests:
+def chosen_tests(module: Path) -> ModuleTests:
     """The test files that have the module's name; its contract tests; its other test files.
 
     A module without test files gets those of the nearest modules that import it.

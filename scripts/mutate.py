@@ -36,7 +36,7 @@ NOT_TESTED = 100
 sys.path.insert(0, str(ROOT))
 
 # The script's own folder comes first on the path.
-from scripts.module_tests import PACKAGE, ModuleTests, dotted, modules_at, tests_of  # noqa: E402
+from scripts.module_tests import PACKAGE, ModuleTests, chosen_tests, dotted, modules_at  # noqa: E402
 from scripts.mutants import Mutant, mutants, mutated  # noqa: E402
 
 
@@ -120,7 +120,7 @@ class TestedCopy:
 
     def fate(self, module: Path, mutant: Mutant) -> Fate:
         """What the tests of the module do with the mutant: the first stage in which one fails decides."""
-        tests, text = tests_of(module), (PACKAGE / module).read_text()
+        tests, text = chosen_tests(module), (PACKAGE / module).read_text()
         if not tests.stages:
             raise SystemExit(f"{module}: no test file is named after it or after what imports it")
         self._write(module, mutated(text, mutant))
