@@ -295,6 +295,20 @@ def test_without_a_choice_the_cost_is_that_of_the_pairs(mechanism: Mechanism) ->
     assert mechanism.cost(75, 8).flops == 4 * 8 * int(mechanism.seen(call).visible().sum())
 
 
+@pytest.mark.parametrize(("n", "rows"), [(75, 8 * 4), (72, 7 * 4 + 2)])
+def test_the_cost_of_columns_and_diagonals(n: int, rows: int) -> None:
+    """Two columns and a run of three diagonals for every query, and the rows of the estimate over all keys."""
+    d, band = 8, vertical_slash(0, 0, 1, 10, 4).seen(make(n, right=None)).visible()[0, 0].sum(dim=-1)
+    stated = vertical_slash(columns=2, diagonals=1, width=3, near=10, rows=4).cost(n, d).flops
+    assert stated == 4 * d * int((band + 5).clamp(max=n).sum()) + 2 * d * n * rows
+
+
+def test_the_cost_of_blocks() -> None:
+    """The first query block has three key blocks and the others four, one of them the last, short one."""
+    pairs = 10 * (2 * 10 + 5) + 65 * (3 * 10 + 5)
+    assert top_blocks(block=10, blocks=2, near=0).cost(75, 8).flops == 4 * 8 * pairs + 2 * 8 * 8 * 8
+
+
 @pytest.mark.parametrize(
     "wrong", [{"columns": -1}, {"diagonals": -1}, {"width": 0}, {"near": 0}, {"rows": 0}, {"rows": 300}]
 )
