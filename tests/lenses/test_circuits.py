@@ -69,6 +69,14 @@ def test_a_head_that_writes_what_it_reads_copies():
     assert (copied["source"] == copied["target"]).all()
 
 
+@pytest.mark.parametrize(("tokens", "count"), [(3, 3), (0, D), (1000, D)])
+def test_lists_hold_the_tokens_with_the_lowest_ids(tokens, count):
+    basis = frame(0)
+    found = finding_of(with_outputs([basis], [3 * basis.T]), tokens=tokens, top=1000)
+    copied = found.tables["tokens"].filter(pl.col("circuit") == "OV")
+    assert {word.strip() for word in copied["source"]} == set(WORDS.words[:count])
+
+
 def test_eigenvalues_of_a_rotation_by_a_right_angle_do_not_copy():
     basis = frame(1)[:, :4]
     turn = torch.zeros(4, 4, dtype=torch.float64)
