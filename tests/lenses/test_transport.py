@@ -196,6 +196,17 @@ def test_windows_are_drawn_and_their_halves_kept():
     assert not differences(finish(LENS, whole, model).tables, finish(LENS, split, model).tables, tolerance=1e-9)
 
 
+def test_three_windows_have_no_interval(planted_case):
+    """One half has a single window: its tokens stand for windows, and they are no independent ones."""
+    x, v = normal(3, N, SPEC.d_model), normal(3, N, D, seed=1)
+    uniform = causal(torch.zeros(3, HEADS, N, N, dtype=torch.float64))
+    table = finding_of(batch_of(x, v, uniform)).tables["heads"]
+    assert table.height
+    assert table["low"].is_null().all()
+    assert table["high"].is_null().all()
+    assert not planted_case.tables["heads"]["low"].is_null().all()
+
+
 def test_the_first_queries_of_an_encoder_have_all_keys():
     """A long window without its padding: few queries, every real key, and a value for each of these."""
     n, real = CORNER + 5, CORNER + 2
