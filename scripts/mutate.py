@@ -11,7 +11,6 @@ others survive.
 """
 
 import argparse
-import ast
 import os
 import random
 import resource
@@ -22,15 +21,13 @@ import tempfile
 import tomllib
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache, lru_cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGE = ROOT / "src" / "headscope"
-TESTS = ROOT / "tests"
 PARTS = ("maths", "lenses", "attention/mechanisms")
-EQUIVALENT = TESTS / "equivalent_mutants.toml"
+EQUIVALENT = ROOT / "tests" / "equivalent_mutants.toml"
 FEWEST_KILLED = 0.9
 # A mutant may loop forever or allocate any amount of memory.
 CPU_SECONDS = 900
@@ -38,7 +35,9 @@ MEMORY = 8 << 30
 NOT_TESTED = 100
 sys.path.insert(0, str(ROOT))
 
-from scripts.mutants import Mutant, mutants, mutated  # noqa: E402 - the script's own folder comes first on the path
+# The script's own folder comes first on the path.
+from scripts.module_tests import PACKAGE, ModuleTests, chosen_tests, dotted, modules_at  # noqa: E402
+from scripts.mutants import Mutant, mutants, mutated  # noqa: E402
 
 
 class Fate(StrEnum):
@@ -58,22 +57,24 @@ def main() -> int:
     arguments = _arguments()
     sample = _sample(arguments.where or PARTS, arguments.count, arguments.seed)
     reasons = _reasons()
-    _load_what_all_tests_share()
-    changing = [(module, mutant) for module, mutant in sample if _key(module, mutant) not in reasons]
     mutants_by_fate: dict[Fate, list[str]] = {fate: [] for fate in Fate}
-    for number, (module, mutant) in enumerate(sample, 1):
-        reason = reasons.get(_key(module, mutant))
-        fate = None if reason else _fate(module, mutant)
-        print(f"{number}/{len(sample)} {module}:{mutant}: {fate or f'equivalent: {reason}'}", flush=True)
-        if fate is not None:
-            mutants_by_fate[fate].append(f"{module}:{mutant}")
-    return _report(mutants_by_fate, len(sample) - len(changing))
+    with tempfile.TemporaryDirectory() as folder:
+        tested_copy = TestedCopy(Path(folder))
+        for number, (module, mutant) in enumerate(sample, 1):
+            reason = reasons.get(_key(module, mutant))
+            fate = None if reason else tested_copy.fate(module, mutant)
+            print(f"{number}/{len(sample)} {module}:{mutant}: {fate or f'equivalent: {reason}'}", flush=True)
+            if fate is not None:
+                mutants_by_fate[fate].append(f"{module}:{mutant}")
+        tested_copy.check_without_mutants()
+    return _report(mutants_by_fate, sum(_key(module, mutant) in reasons for module, mutant in sample))
 
 
 def _report(mutants_by_fate: dict[Fate, list[str]], explained: int) -> int:
     killed, survived = len(mutants_by_fate[Fate.KILLED]), len(mutants_by_fate[Fate.SURVIVED])
     counted = killed + survived + len(mutants_by_fate[Fate.ENDLESS])
-    print(f"{killed} of {counted} mutants killed; {explained} more change no result ({EQUIVALENT.name})")
+    rate = f" ({100 * killed / counted:.1f} %)" if counted else ""
+    print(f"{killed} of {counted} mutants killed{rate}; {explained} more change no result ({EQUIVALENT.name})")
     for fate in (Fate.SURVIVED, Fate.ENDLESS, Fate.UNLOADABLE):
         for name in mutants_by_fate[fate]:
             print(f"{fate}: {name}")
@@ -89,16 +90,12 @@ def _arguments() -> argparse.Namespace:
 
 
 def _sample(where: tuple[str, ...] | list[str], count: int, seed: int) -> list[tuple[Path, Mutant]]:
-    places = [path for place in where for path in _modules(PACKAGE / place)]
+    places = [path for place in where for path in modules_at(PACKAGE / place)]
     modules = [path.relative_to(PACKAGE) for path in places if path.name != "__init__.py"]
     if not modules:
         raise SystemExit(f"no module at {', '.join(where)} below {PACKAGE.relative_to(ROOT)}")
     every = [(module, mutant) for module in modules for mutant in mutants((PACKAGE / module).read_text())]
     return random.Random(seed).sample(every, min(count, len(every)))
-
-
-def _modules(place: Path) -> list[Path]:
-    return sorted(place.rglob("*.py")) if place.is_dir() else [place] if place.is_file() else []
 
 
 def _reasons() -> dict[tuple[str, str, str, str], str]:
@@ -110,115 +107,83 @@ def _key(module: Path, mutant: Mutant) -> tuple[str, str, str, str]:
     return str(module), mutant.scope, mutant.before, mutant.after
 
 
-def tests_of(module: Path) -> list[str]:
-    """The test files of a module, and its contract tests.
+class TestedCopy:
+    """A copy of the package that holds one mutant at a time; its tests run in forks of this process."""
 
-    A module without test files gets those of the modules that import it. The file that has the module's name comes
-    first: it is the likeliest to fail.
-    """
-    test_paths, modules, visited = [], [module], {module}
-    while modules and not test_paths:
-        test_paths = [test for path in modules for test in _test_files(path)]
-        modules = [path for path in _importers(modules) if path not in visited]
-        visited.update(modules)
-    named = [f"test_{module.stem}", f"test_{module.parent.name}_{module.stem}", f"test_{module.parent.name}"]
-    paths = sorted(set(test_paths), key=lambda path: (path.stem not in named, path))
-    tests = [str(path.relative_to(ROOT)) for path in paths]
-    members = [path.stem.removeprefix("test_") for path in paths]
-    if module.parts[0] == "lenses" and module.parent.name not in {"lenses", "shared"}:
-        members.append(module.parent.name)
-    contracts = {"lenses": ["test_lenses"], "attention": ["test_costs", "test_mechanisms"]}.get(module.parts[0], [])
-    if not contracts:
-        return tests
-    # Contract tests name a lens by its name, and a mechanism also by its class; a test file of its own runs completely.
-    names = {*members, *(member.replace("_", "") for member in members), *(Path(test).stem for test in tests)}
-    files = [f"tests/contract/{contract}.py" for contract in contracts]
-    return [*tests, *files, "-k", " or ".join(sorted(names))]
+    def __init__(self, folder: Path) -> None:
+        self.source, self.first_failure = folder / "src", folder / "first_failure"
+        # Tests that failed and files that could not be collected with some mutant.
+        self.killers: set[str] = set()
+        self.uncollected: set[str] = set()
+        shutil.copytree(PACKAGE.parent, self.source, ignore=shutil.ignore_patterns("__pycache__"))
+        _load_what_all_tests_share(folder)
 
+    def fate(self, module: Path, mutant: Mutant) -> Fate:
+        """What the tests of the module do with the mutant: the first stage in which one fails decides."""
+        tests, text = chosen_tests(module), (PACKAGE / module).read_text()
+        if not tests.stages:
+            raise SystemExit(f"{module}: no test file is named after it or after what imports it")
+        self._write(module, mutated(text, mutant))
+        code = NOT_TESTED  # not every stage loads the module, but one must
+        for files in tests.stages:
+            stage_code = self._exit_code(files, tests, module)
+            code = min(code, stage_code) if stage_code in (0, NOT_TESTED) else stage_code
+            if code not in (0, NOT_TESTED):
+                break
+        self._write(module, text)
+        fate = fate_of(code)
+        if fate is Fate.KILLED:
+            self.killers.add(self.first_failure.read_text())
+        if fate is Fate.UNLOADABLE:
+            self.uncollected.update(files)
+        return fate
 
-def _test_files(module: Path) -> list[Path]:
-    """The tests named after a module, and the tests of its part that import it."""
-    every = sorted((TESTS / module.parts[0]).glob("test_*.py"))
-    return [path for path in every if path.stem == f"test_{module.stem}" or _dotted(module) in _imported(path)]
+    def check_without_mutants(self) -> None:
+        """Stops where tests that failed with a mutant fail without it, too: that says nothing about a mutant."""
+        for tests in (self.killers, {"--collect-only", *self.uncollected} if self.uncollected else ()):
+            if tests and self._exit_code(tuple(sorted(tests)), None, None):
+                first = self.first_failure.read_text() if self.first_failure.exists() else " ".join(sorted(tests))
+                raise SystemExit(f"without a mutant this fails, too: {first}")
 
+    def _write(self, module: Path, text: str) -> None:
+        path = self.source / "headscope" / module
+        path.write_text(text)
+        for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
+            compiled.unlink()
 
-def _importers(modules: list[Path]) -> list[Path]:
-    names = {_dotted(module) for module in modules}
-    part = modules[0].parts[0]
-    return [path.relative_to(PACKAGE) for path in _modules(PACKAGE / part) if names & _imported(path)]
-
-
-def _dotted(module: Path) -> str:
-    return ".".join(("headscope", *module.with_suffix("").parts))
-
-
-@lru_cache(maxsize=1024)
-def _imported(path: Path) -> set[str]:
-    names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return names
-
-
-def _load_what_all_tests_share() -> None:
-    """Load the large libraries once: every mutant is tested in a fork of this process."""
-    os.environ.update(OMP_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1", HYPOTHESIS_STORAGE_DIRECTORY=tempfile.mkdtemp())
-    import polars
-    import pytest
-    import scipy.stats
-    import torch
-    import transformers
-
-    del polars, pytest, scipy, torch, transformers
-
-
-def _fate(module: Path, mutant: Mutant) -> Fate:
-    """What the tests of the module do with the mutant.
-
-    Stops where they fail without the mutant, too: that says nothing about it.
-    """
-    tests = tests_of(module)
-    if not tests:
-        raise SystemExit(f"{module}: no test file is named after it or after what imports it")
-    fate, failed = _tested(module, mutated((PACKAGE / module).read_text(), mutant), tests)
-    if fate is Fate.KILLED:
-        _check_without_a_mutant(module, (failed,))
-    if fate is Fate.UNLOADABLE:
-        _check_without_a_mutant(module, ("--collect-only", *tests))
-    return fate
-
-
-@cache
-def _check_without_a_mutant(module: Path, tests: tuple[str, ...]) -> None:
-    fate, _ = _tested(module, (PACKAGE / module).read_text(), list(tests))
-    if fate is not Fate.SURVIVED:
-        raise SystemExit(f"{fate} without a mutant: {' '.join(tests)}")
-
-
-def _tested(module: Path, text: str, tests: list[str]) -> tuple[Fate, str]:
-    """Run the tests on a copy of the package with this text of the module.
-
-    Returns the fate of the mutant and the name of the test that failed.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        source, first_failure = Path(folder) / "src", Path(folder) / "first_failure"
-        shutil.copytree(PACKAGE.parent, source, ignore=shutil.ignore_patterns("__pycache__"))
-        (source / "headscope" / module).write_text(text)
+    def _exit_code(self, arguments: tuple[str, ...], tests: ModuleTests | None, module: Path | None) -> int:
+        self.first_failure.unlink(missing_ok=True)
         child = os.fork()
         if child == 0:
-            os._exit(_run(tests, source, module, first_failure))
-        _, status = os.waitpid(child, 0)
-        failed = first_failure.read_text() if first_failure.exists() else ""
-    return fate_of(os.waitstatus_to_exitcode(status)), failed
+            os._exit(_run(arguments, _Watch(self.first_failure, tests), self.source, module))
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _load_what_all_tests_share(folder: Path) -> None:
+    """Load the large libraries once: every mutant is tested in a fork of this process."""
+    # As in conftest.py: threads that wait for work sleep.
+    os.environ.update(
+        OMP_NUM_THREADS="1", OMP_WAIT_POLICY="passive", HYPOTHESIS_STORAGE_DIRECTORY=str(folder / "hypothesis")
+    )
+    for name in ("beartype.door", "hypothesis", "matplotlib.figure", "polars", "scipy.stats", "torch", "transformers"):
+        import_module(name)
 
 
 @dataclass(eq=False)  # pytest needs plugins that can be hashed
-class _FailureNote:
-    """A plugin of pytest that writes which test failed first, and notices where tests cannot be collected."""
+class _Watch:
+    """A plugin of pytest that leaves out other members, and writes which test failed first.
+
+    It also notices where tests cannot be collected.
+    """
 
     path: Path
+    tests: ModuleTests | None
     collected: bool = True
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        tests = self.tests
+        if tests is not None:
+            items[:] = [item for item in items if tests.includes(item.nodeid)]
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.failed and not self.path.exists():
@@ -240,11 +205,12 @@ def fate_of(code: int) -> Fate:
     return fates[code]
 
 
-def _run(tests: list[str], source: Path, module: Path, first_failure: Path) -> int:
+def _run(arguments: tuple[str, ...], watch: _Watch, source: Path, module: Path | None) -> int:
     import pytest
 
     _bound(CPU_SECONDS)
     sys.path[:] = [str(source), str(ROOT), *(entry for entry in sys.path if entry != str(PACKAGE.parent))]
+    os.environ["PYTHONPATH"] = os.pathsep.join((str(source), str(ROOT)))  # for commands that tests start
     for name in [name for name in sys.modules if name.partition(".")[0] == "headscope"]:
         del sys.modules[name]
     with Path(os.devnull).open("w") as nowhere:
@@ -252,11 +218,12 @@ def _run(tests: list[str], source: Path, module: Path, first_failure: Path) -> i
             os.dup2(nowhere.fileno(), stream)
         # pytest warns that it cannot rewrite modules that are loaded already; this says nothing about the mutant.
         quiet = ["-W", "ignore::pytest.PytestAssertRewriteWarning", "-p", "no:cacheprovider"]
-        note = _FailureNote(first_failure)
-        code = int(pytest.main(["-x", "-q", *quiet, *tests], plugins=[note]))
-    if not note.collected:  # with -x this has the exit code of a failed test
+        code = int(pytest.main(["-x", "-q", *quiet, *arguments], plugins=[watch]))
+    if not watch.collected:  # with -x this has the exit code of a failed test
         return int(pytest.ExitCode.INTERRUPTED)
-    return code if code or _loaded_from(source, module) else NOT_TESTED
+    if code not in (0, pytest.ExitCode.NO_TESTS_COLLECTED):  # which are all about other members
+        return code
+    return 0 if module is None or _loaded_from(source, module) else NOT_TESTED
 
 
 def _bound(seconds: int) -> None:
@@ -269,7 +236,7 @@ def _bound(seconds: int) -> None:
 
 def _loaded_from(source: Path, module: Path) -> bool:
     """Whether the tests imported the module from the copy; else they notice nothing."""
-    loaded = sys.modules.get(_dotted(module))
+    loaded = sys.modules.get(dotted(module))
     return loaded is not None and str(loaded.__file__).startswith(str(source))
 
 

@@ -6,8 +6,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from scripts.module_tests import PACKAGE, ModuleTests, chosen_tests
 from scripts.mutants import mutants, mutated
-from scripts.mutate import EQUIVALENT, PACKAGE, Fate, fate_of
+from scripts.mutate import EQUIVALENT, Fate, fate_of
 
 SOURCE = '''
 Limit = int | None
@@ -45,6 +46,25 @@ def test_a_mutant_is_the_source_with_one_expression_changed():
         assert text != plain
         back = [mutated(text, twin) for twin in mutants(text) if twin.position == mutant.position]
         assert plain in back or mutant.before in ("-1", "not a", "n ** 2")  # whose change cannot be undone by another
+
+
+def test_a_mutant_meets_the_contract_tests_of_its_member_alone():
+    tests = ModuleTests((), frozenset({"window", "topblocks"}))
+    assert tests.includes("tests/contract/test_costs.py::test_flops_count_the_visible_pairs[top_blocks-0-37]")
+    assert tests.includes("tests/contract/test_mechanisms.py::test_dtypes[Window(left=2, right=0)-causal]")
+    assert not tests.includes("tests/contract/test_mechanisms.py::test_dtypes[Intention(ridge=1.0)-causal window]")
+    assert not tests.includes("tests/contract/test_lenses.py::test_scan_finds_the_lenses")
+    assert tests.includes("tests/attention/test_intention.py::test_primal_and_dual_agree")
+
+
+def test_the_tests_of_a_module_are_those_of_its_member():
+    parts = chosen_tests(Path("attention/sparse/best_blocks.py"))
+    assert parts.members == {"topblocks"}
+    assert parts.stages[0] == ("tests/attention/test_choices.py",)
+    sums = chosen_tests(Path("lenses/transport/sums.py"))
+    assert sums.members == {"transport"}
+    assert sums.stages[0] == ("tests/lenses/test_transport.py",)
+    assert sums.stages[1] == ("tests/contract/test_lenses.py",)
 
 
 def test_only_a_failed_test_kills():

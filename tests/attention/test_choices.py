@@ -288,6 +288,27 @@ def test_few_columns_with_mass_leave_places_empty() -> None:
     assert bool((second.distances == FAR).all())
 
 
+@pytest.mark.parametrize("mechanism", [top_blocks(16, 0, 1), top_blocks(9, 0, 0), vertical_slash(0, 0, 1, 20, 1)])
+def test_without_a_choice_the_cost_is_that_of_the_pairs(mechanism: Mechanism) -> None:
+    """Of the band or of the first and near blocks, also where the last block is short."""
+    call = make(75, batch=1, heads=1, kv_heads=1, d_head=8, right=None)
+    assert mechanism.cost(75, 8).flops == 4 * 8 * int(mechanism.seen(call).visible().sum())
+
+
+@pytest.mark.parametrize(("n", "rows"), [(75, 8 * 4), (72, 7 * 4 + 2)])
+def test_the_cost_of_columns_and_diagonals(n: int, rows: int) -> None:
+    """Two columns and a run of three diagonals for every query, and the rows of the estimate over all keys."""
+    d, band = 8, vertical_slash(0, 0, 1, 10, 4).seen(make(n, right=None)).visible()[0, 0].sum(dim=-1)
+    stated = vertical_slash(columns=2, diagonals=1, width=3, near=10, rows=4).cost(n, d).flops
+    assert stated == 4 * d * int((band + 5).clamp(max=n).sum()) + 2 * d * n * rows
+
+
+def test_the_cost_of_blocks() -> None:
+    """The first query block has three key blocks and the others four, one of them the last, short one."""
+    pairs = 10 * (2 * 10 + 5) + 65 * (3 * 10 + 5)
+    assert top_blocks(block=10, blocks=2, near=0).cost(75, 8).flops == 4 * 8 * pairs + 2 * 8 * 8 * 8
+
+
 @pytest.mark.parametrize(
     "wrong", [{"columns": -1}, {"diagonals": -1}, {"width": 0}, {"near": 0}, {"rows": 0}, {"rows": 300}]
 )

@@ -101,3 +101,31 @@ def test_what_it_refuses() -> None:
 def test_wrong_parameters(given: dict[str, object]) -> None:
     with pytest.raises(UsageError, match="linformer"):
         attention.linformer(**given)
+
+
+@pytest.mark.parametrize(("n", "segment", "rank"), [(20, 5, 3), (23, 5, 2), (4, 9, 2)])
+def test_the_cost_counts_every_pair_of_query_and_key_or_projected_key(n: int, segment: int, rank: int) -> None:
+    """Keys of the own run, projected keys of the others, and two projections of every key."""
+    runs = {i // segment for i in range(n)}
+    own = sum(i // segment == j // segment for i in range(n) for j in range(n))
+    far = sum(rank for i in range(n) for run in runs if run != i // segment)
+    d = 8
+    projections = 2 * 2 * d * rank * n  # a product and a sum for each number of K and V and each row of E
+    assert attention.linformer(rank=rank, segment=segment).cost(n, d).flops == 4 * d * (own + far) + projections
+
+
+@pytest.mark.parametrize("first_key", [3, 5, 7])
+def test_queries_before_the_first_key_see_nothing(first_key: int) -> None:
+    """Their runs are empty, whether the keys begin with a run or inside one."""
+    whole, mechanism = make(10), attention.linformer(rank=2, segment=5)
+    call = whole.take(slice(0, 10), slice(first_key, 10))
+    got, exact = mechanism(call, lse=True), mechanism.definition(call)
+    torch.testing.assert_close(got.out.double(), exact.out, rtol=0, atol=1e-5)
+    assert got.lse is not None
+    assert bool((got.lse[:, :, :first_key] == -torch.inf).all())
+
+
+def test_rounding_grows_only_where_keys_are_projected() -> None:
+    call, mechanism = make(12), attention.linformer(rank=2, segment=12, shared=False)
+    assert mechanism.conditioning(call) == 1.0  # one run holds all positions
+    assert attention.linformer(rank=2, segment=6).conditioning(call) > 1.0

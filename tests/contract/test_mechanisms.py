@@ -20,6 +20,19 @@ LENGTH = 37  # of the calls that the tests make, unless they say otherwise
 MECHANISMS = [mechanism for cls in mechanisms().values() for mechanism in cls.examples(LENGTH)]
 # Kinds of calls that limit what comes after a query.
 LIMITED = [kind for kind, made in KINDS.items() if made().right is not None and made().q.shape[2] > 1]
+SMALLEST_PARAMETERS = [
+    ("band_sparse", {"left": 0, "right": 0, "columns": (0,)}),
+    ("bigbird", {"block": 1, "window": 1, "first": 0, "last": 0, "random": 0}),
+    ("linear", {"feature": "random", "count": 1}),
+    ("linformer", {"rank": 1, "segment": 1}),
+    ("longformer", {"left": 0, "right": 0, "global_positions": (0,)}),
+    ("low_rank", {"segment": 1}),
+    ("low_rank", {"method": "svd", "rank": 1}),
+    ("pooling", {"score": "additive", "hidden": 1}),
+    ("top_blocks", {"block": 1, "blocks": 0, "near": 0}),
+    ("vertical_slash", {"columns": 0, "diagonals": 0, "width": 1, "near": 1, "rows": 1}),
+    ("window", {"left": 0, "right": 0, "dilation": 1}),
+]
 every_mechanism = pytest.mark.parametrize("mechanism", MECHANISMS, ids=repr)
 
 
@@ -87,6 +100,15 @@ def test_fast_equals_definition(mechanism: Mechanism, kind: str) -> None:
     assert error(mechanism(call).out, got.out.double()) <= 2 * tolerance(mechanism, call)
 
 
+@pytest.mark.parametrize(("name", "parameters"), SMALLEST_PARAMETERS)
+def test_the_smallest_parameters_are_honoured(name: str, parameters: dict[str, object]) -> None:
+    mechanism = mechanisms()[name](**parameters)
+    calls = [call for call in (make(9), make(9, right=None)) if not refused(mechanism, call)]
+    for call in calls:
+        assert error(mechanism(call).out, mechanism.definition(call).out) <= tolerance(mechanism, call)
+    assert calls
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @every_mechanism
 def test_gradients_equal_those_of_the_definition(mechanism: Mechanism, kind: str) -> None:
@@ -134,6 +156,18 @@ def test_dtypes(mechanism: Mechanism, kind: str) -> None:
 @every_mechanism
 def test_widths(mechanism: Mechanism, d_head: int) -> None:
     call = make(19, batch=1, heads=2, kv_heads=1, d_head=d_head, right=honoured(mechanism).right)
+    assert error(mechanism(call).out, mechanism.definition(call).out) <= tolerance(mechanism, call)
+
+
+@pytest.mark.parametrize("kind", ["causal window", "window on both sides", "stray mask", "full"])
+@every_mechanism
+def test_blocks_of_one_row_change_nothing(mechanism: Mechanism, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then no row of a block has a masked key, and each has other keys than the row before."""
+    call = KINDS[kind]()
+    if refused(mechanism, call):
+        return
+    for module in ("sparse.recompute", "mechanisms.dense"):
+        monkeypatch.setattr(f"headscope.attention.{module}.BLOCK_ENTRIES", 1)
     assert error(mechanism(call).out, mechanism.definition(call).out) <= tolerance(mechanism, call)
 
 

@@ -10,7 +10,7 @@ from headscope.core import Embedding, Rotary, StreamNorm, StreamReading, WeightS
 from headscope.errors import UsageError, WeightsRefused
 from headscope.lenses.circuits.lens import LENS
 from headscope.lenses.circuits.ordinal_lists import LISTS
-from headscope.lenses.circuits.sentences import _outside
+from headscope.lenses.circuits.sentences import _copying, _outside
 from headscope.lenses.circuits.settings import Params
 from headscope.lenses.circuits.token_pairs import PairScores, skip_trigrams, strongest_pairs, turned_factor
 from tests.lenses.asking import begin, defined, finish
@@ -67,6 +67,14 @@ def test_a_head_that_writes_what_it_reads_copies():
     assert value(found, "centred", 0) == pytest.approx(1, abs=1e-6)
     copied = found.tables["tokens"].filter(pl.col("circuit") == "OV")
     assert (copied["source"] == copied["target"]).all()
+
+
+@pytest.mark.parametrize(("tokens", "count"), [(3, 3), (0, D), (1000, D)])
+def test_lists_hold_the_tokens_with_the_lowest_ids(tokens, count):
+    basis = frame(0)
+    found = finding_of(with_outputs([basis], [3 * basis.T]), tokens=tokens, top=1000)
+    copied = found.tables["tokens"].filter(pl.col("circuit") == "OV")
+    assert {word.strip() for word in copied["source"]} == set(WORDS.words[:count])
 
 
 def test_eigenvalues_of_a_rotation_by_a_right_angle_do_not_copy():
@@ -309,3 +317,8 @@ def test_a_score_at_the_end_of_chance_is_not_beyond_it():
     ends = {"null_low": [-1.0, -1.0, -0.2], "null_high": [1.0, 1.0, 0.2]}
     assert _outside(pl.DataFrame({"value": [1.0, -1.0, 0.3]} | ends)) == (1, 0)
     assert _outside(pl.DataFrame({"value": [1.0, -1.0, -0.3]} | ends)) == (0, 1)
+    heads = pl.DataFrame(
+        {"stack": "only", "kind": "self", "layer": 0, "head": [0, 1, 2], "quantity": "stream", "rotations": 64}
+        | {"value": [-0.2, 0.2, 0.5], "null": 0.0, "null_low": -0.2, "null_high": 0.2}
+    )
+    assert _copying(heads, "stream").effect == pytest.approx(0.5 / 3)

@@ -115,6 +115,17 @@ def test_refused_weights_leave_the_weighting_out():
     assert "weighted" not in {figure.name for figure in finding.figures}
 
 
+@pytest.mark.parametrize(("count", "named"), [(4, "L0, L1, L2, L3:"), (5, "L0, L1, L2, L3 …:")])
+def test_a_warning_names_four_sites_and_says_when_there_are_more(count, named):
+    sites = [replace(OF, layer=layer) for layer in range(count)]
+    model = replace(planted(*sites), statuses=dict.fromkeys(sites, WeightStatus("refused", "no such form")))
+    batch = batch_of(on_key([0, 1, 2, 3]))
+    captures = {name: dict.fromkeys(sites, by_site[OF]) for name, by_site in batch.captures.items()}
+    fold = update(LENS, begin(LENS, Params(), model.spec, tuple(sites)), replace(batch, captures=captures))
+    (warning,) = finish(LENS, fold, model).warnings
+    assert f"not known in {named}" in warning
+
+
 def test_a_layer_is_drawn_large_on_request():
     other = replace(OF, layer=1)
     model = planted(OF, other)

@@ -13,7 +13,8 @@ from headscope.errors import UsageError
 from headscope.lenses.lens import AS_IS, Batch
 from headscope.lenses.transport.lens import LENS
 from headscope.lenses.transport.settings import Params
-from headscope.lenses.transport.sums import CAPTURES, KEYS
+from headscope.lenses.transport.sums import CAPTURES, KEYS, windows_of
+from headscope.shapes import CORNER
 from tests.contract.test_lenses import differences, folded
 from tests.lenses.asking import begin, defined, finish, merge, update
 from tests.lenses.planted import MODELS, SPEC, Planted, batches, planted, site
@@ -193,6 +194,29 @@ def test_windows_are_drawn_and_their_halves_kept():
     assert torch.allclose(sums.weights[0], batch.captures["early"][OF][::2].sum(0))
     split = merge(LENS, fold_of(part(slice(0, 3))), fold_of(part(slice(3, 9))))
     assert not differences(finish(LENS, whole, model).tables, finish(LENS, split, model).tables, tolerance=1e-9)
+
+
+def test_three_windows_have_no_interval(planted_case):
+    """One half has a single window: its tokens stand for windows, and they are no independent ones."""
+    x, v = normal(3, N, SPEC.d_model), normal(3, N, D, seed=1)
+    uniform = causal(torch.zeros(3, HEADS, N, N, dtype=torch.float64))
+    table = finding_of(batch_of(x, v, uniform)).tables["heads"]
+    assert table.height
+    assert table["low"].is_null().all()
+    assert table["high"].is_null().all()
+    assert not planted_case.tables["heads"]["low"].is_null().all()
+
+
+def test_the_first_queries_of_an_encoder_have_all_keys():
+    """A long window without its padding: few queries, every real key, and a value for each of these."""
+    n, real = CORNER + 5, CORNER + 2
+    tokens, is_real = torch.arange(n)[None], (torch.arange(n) < real)[None]
+    early, v = normal(1, HEADS, CORNER, n), normal(1, 1, n, D)
+    captured = {"resid": normal(1, n, 3), "v": v, "early": early, "corner_z": normal(1, HEADS, CORNER, D)}
+    ((_, window),) = windows_of(tokens, is_real, captured)
+    assert torch.equal(window["early"], early[0, :, :, :real])
+    assert torch.equal(window["v"], v[0, :, :real])
+    assert torch.equal(window["resid"], captured["resid"][0, :CORNER])
 
 
 @pytest.mark.parametrize("params", [{"components": 0}, {"skip": -1}, {"distance": 0}, {"distance": 64}])

@@ -1,9 +1,12 @@
 """Laws and known answers of `headscope.maths.attention.shuffled_map`."""
 
+import math
+
 import pytest
 import torch
 
-from headscope.maths.attention.shuffled_map import falling_order, gumbel, popular_placement
+from headscope.maths.attention import shuffled_map
+from headscope.maths.attention.shuffled_map import ROUNDS, falling_order, gumbel, popular_placement
 from headscope.maths.linear_algebra.spectrum import energy_beyond, singular_values
 
 N = 64
@@ -40,6 +43,19 @@ def test_a_sink_stays_a_sink():
     assert float((placed[8:, 0] - pattern[8:, 0]).abs().max()) < 0.1
 
 
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.8])
+def test_rounds_bring_the_weights_nearer_to_those_of_the_rows(share, monkeypatch):
+    """The nearer the column sums of a placement are, the less scaling changes its weights."""
+    changes = []
+    for rounds in (1, ROUNDS):
+        monkeypatch.setattr(shuffled_map, "ROUNDS", rounds)
+        generator = torch.Generator().manual_seed(5)
+        patterns = [(sink(generator, share), noise(generator)) for _ in range(6)]
+        placed = [(popular_placement(pattern, SEEN, draw).matrix, pattern) for pattern, draw in patterns]
+        changes.append(sum(float((x.sort(-1).values - y.sort(-1).values).abs().mean()) for x, y in placed))
+    assert changes[1] < 0.6 * changes[0]
+
+
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.8])
 def test_a_sink_has_the_spectrum_of_its_placement(share):
     """Rows that share nothing but the sink: the null is calibrated, which that of weights anywhere is not."""
@@ -73,3 +89,11 @@ def test_falling_order(n):
     x[1, :, : n // 2] = 1.0
     x[2, 0, n // 2] = torch.inf
     assert torch.equal(falling_order(x), x.argsort(dim=-1, descending=True, stable=True))
+
+
+@pytest.mark.parametrize("n", [2, 256, 1000, 1024])
+def test_falling_order_keeps_all_bits_but_those_of_the_index(n):
+    """Of 52 bits ⌈log₂ n⌉ go to the index; numbers that differ in the last of the others are told apart."""
+    x = torch.zeros(n, dtype=torch.float64)
+    x[0], x[1] = 1.0, 1.0 + 2.0 ** (math.ceil(math.log2(n)) - 52)
+    assert falling_order(x)[:2].tolist() == [1, 0]

@@ -195,6 +195,8 @@ def test_what_cannot_be_projected():
         band(3, -1)
     with pytest.raises(UsageError, match="columns"):
         stripes(3, [3])
+    with pytest.raises(UsageError, match="expected square matrices"):
+        nearest_stripes(torch.ones(0, 0), 1)
     for make in (lambda: blocks([]), lambda: band(0, 1), lambda: nearest_stripes(torch.eye(3), 4)):
         with pytest.raises(UsageError):
             make()

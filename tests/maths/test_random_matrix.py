@@ -64,6 +64,7 @@ def test_outside_the_edges_there_is_nothing(law):
     low, high = law.edges
     x = torch.tensor([-1.0, low * 0.99 - 1e-9, high * 1.01], dtype=torch.float64)
     assert law.density(x).tolist() == [0.0, 0.0, 0.0]
+    assert float(law.density(torch.zeros((), dtype=torch.float64))) == 0.0
     assert law.cdf(x).tolist() == [0.0, 0.0, 1.0]
 
 

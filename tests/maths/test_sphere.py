@@ -114,6 +114,13 @@ def test_slerp_of_a_point_with_itself():
     assert float(slerp_derivative(v, v, T).abs().max()) < 1e-15
 
 
+@pytest.mark.parametrize("length", [0.0, math.inf, math.nan])
+def test_a_vector_without_a_direction_has_no_angle(length):
+    v = uniform_on_sphere(2, 4, generator=generator())
+    with pytest.raises(NumericsError, match="direction"):
+        angle_between(v, length * v)
+
+
 def test_opposite_points_have_no_arc():
     v = uniform_on_sphere(2, 4, generator=generator())
     with pytest.raises(UsageError, match="opposite"):

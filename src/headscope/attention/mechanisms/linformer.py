@@ -236,15 +236,15 @@ class Linformer(Mechanism):
     def _within_segments(self, call: Call, k: Tensor, v: Tensor, filled: Tensor) -> Output:
         """Each segment of queries attends to its own segment, as a batch of short calls."""
         size, batch = k.shape[3], k.shape[0]
-        first_query = int(call.query_positions[0, 0])
+        first_query, first_key = int(call.query_positions[0, 0]), int(call.key_positions[0, 0])
         front, queries = first_query % size, call.q.shape[2]
         q = _runs(call.q, front, size)
-        skipped = first_query // size - int(call.key_positions[0, 0]) // size
+        skipped = first_query // size - first_key // size
         k, v, filled = (_shifted(x, dim, skipped, q.shape[2]) for x, dim in ((k, 2), (v, 2), (filled, 1)))
         places = torch.arange(size, device=q.device)[None]
         # In a causal call the empty places after the last key come later than every query.
         needed = not bool(filled.all()) and not (
-            call.causal and call.key_padding is None and front == 0 and skipped == 0
+            call.causal and call.key_padding is None and front == 0 and first_key == first_query
         )
         short = Call(
             q=q.transpose(1, 2).flatten(0, 1),
