@@ -22,8 +22,8 @@ def heaviest_keys(calls: Sequence[Call], covered: "Pattern", count: int) -> tupl
     """
     mass = torch.zeros(1 + max(int(call.key_positions.max()) for call in calls), dtype=torch.float64)
     for call in calls:
-        seen = covered.seen(call).mask
-        weights = pattern(call) if seen is None else pattern(call).masked_fill(seen, 0.0)
+        mask = covered.seen(call).mask
+        weights = pattern(call) if mask is None else pattern(call).masked_fill(mask, 0.0)
         by_key = weights.double().sum((1, 2)).cpu()
         mass.scatter_add_(0, call.key_positions.expand_as(by_key).flatten().cpu(), by_key.flatten())
     # Among equal masses the first positions, whatever the order of sorting.
@@ -32,9 +32,9 @@ def heaviest_keys(calls: Sequence[Call], covered: "Pattern", count: int) -> tupl
 
 def output_error(mechanism: "Mechanism", calls: Sequence[Call]) -> float:
     r"""The squared error of the output relative to that of dense attention: $\sum |\Delta z|^2 / \sum |z|^2$."""
-    lost = total = 0.0
+    squared_error = total = 0.0
     for call in calls:
         dense = Dense()(call).out.double()
-        lost += float((mechanism(call).out.double() - dense).square().sum())
+        squared_error += float((mechanism(call).out.double() - dense).square().sum())
         total += float(dense.square().sum())
-    return lost / total if total else lost
+    return squared_error / total if total else squared_error

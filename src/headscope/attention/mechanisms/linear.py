@@ -81,8 +81,8 @@ class Linear(Mechanism):
         """The feature map without random directions whose output is nearest to that of dense attention."""
         if not self.normalise or self.feature == "random":
             return self
-        others = [replace(self, feature=name) for name in ("elu", "relu", "taylor")]
-        return min(others, key=lambda mechanism: output_error(mechanism, calls))
+        with_features = [replace(self, feature=name) for name in ("elu", "relu", "taylor")]
+        return min(with_features, key=lambda mechanism: output_error(mechanism, calls))
 
     def supports(self, call: Call) -> str | None:
         """Refuses what belongs to the exponential of a score."""

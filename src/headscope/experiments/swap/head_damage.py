@@ -47,7 +47,7 @@ def head_damages(
                 if site_candidates:
                     call = call_of(site, captured)
                     of_probes = [probe[site] for probe in gradients]
-                    rows = [damage(call, each.mechanism, of_probes, yardstick) for each in site_candidates]
+                    rows = [damage(call, candidate.mechanism, of_probes, yardstick) for candidate in site_candidates]
                     sums[site] = sums.get(site, 0.0) + torch.stack(rows).cpu() / len(windows)
     step(TASK, len(windows), len(windows))
     return sums

@@ -63,12 +63,12 @@ def forward_flops(model: Model, plan: Plan, n: int) -> float:
 def _site_pairs(plan: Plan, sites: Sequence[Site], n: int) -> list[tuple[Site, float]]:
     replaced = dict.fromkeys(sites, 0)
     pairs = dict.fromkeys(sites, 0.0)
-    known: dict[tuple[str, bool, int], float] = {}
+    pairs_per_head: dict[tuple[str, bool, int], float] = {}
     for spelling, heads_by_site in plan.heads(tuple(sites)).items():
         for site, heads in heads_by_site.items():
             alike = (spelling, site.causal, site.d_head)
-            if alike not in known:
-                known[alike] = computed_pairs(spelled(spelling), site, n)
+            if alike not in pairs_per_head:
+                pairs_per_head[alike] = computed_pairs(spelled(spelling), site, n)
             replaced[site] += len(heads)
-            pairs[site] += known[alike] * len(heads)
+            pairs[site] += pairs_per_head[alike] * len(heads)
     return [(site, pairs[site] + full_pairs(site, n) * (site.n_heads - replaced[site])) for site in sites]

@@ -76,7 +76,7 @@ class Search:
         return fitting
 
     def measured(self, steps: int) -> tuple[Tried, ...]:
-        """What was measured of the plan with so many steps, at each length."""
+        """The measurements of the plan with this number of steps, one for each length."""
         return tuple(tried for tried in self.tried if tried.steps == steps)
 
     def _fits(self, steps: int, step: Step) -> bool:

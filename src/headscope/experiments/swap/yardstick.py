@@ -165,8 +165,8 @@ class Embeddings(Yardstick):
     ) -> Loss:
         """One minus the cosine: the mean, the best and the worst text."""
         del windows  # each text counts once, whatever its length
-        lost = 1.0 - cosines(readings, originals)
-        return Loss(float(lost.mean()), float(lost.min()), float(lost.max()))
+        distances = 1.0 - cosines(readings, originals)
+        return Loss(float(distances.mean()), float(distances.min()), float(distances.max()))
 
     def is_hopeless(self, loss: Loss, allowed: float) -> bool:
         """Whether one text is over the budget: each of them must be within it."""
