@@ -230,6 +230,7 @@ def test_the_tables_of_pruning(finding, tiny: Model) -> None:
         assert (heads[f"{name}_low"] <= heads[name]).all()
         assert (heads[name] <= heads[f"{name}_high"]).all()
     for name in ("zero", "mean", "gradient", "curvature"):
+        assert heads[f"{name}_low"].min() >= 0
         assert heads.sort(f"{name}_rank")[name].is_sorted(descending=True)
     curve = finding.tables["curve"]
     assert curve["order"].unique(maintain_order=True).to_list() == ["zero", "mean", "gradient", "curvature", "random"]

@@ -1,7 +1,7 @@
 """The importance of every head by each criterion, window by window, and how alike the criteria order the heads."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import torch
@@ -35,10 +35,13 @@ class Importance:
         return torch.argsort(self.by_criterion[criterion].mean(0), stable=True).tolist()
 
     def estimates(self, name: str) -> list[Estimate]:
-        """The mean over windows of each head, with its interval."""
+        """The mean over windows of each head, with its interval; that of what cannot be negative ends at 0."""
         values = self.by_criterion[name] if name in self.by_criterion else self.rises[name]
         ones = torch.ones(len(values), dtype=torch.float64)
-        return [clustered_mean(column, ones) for column in values.T]
+        estimates = [clustered_mean(column, ones) for column in values.T]
+        if name in self.rises:
+            return estimates
+        return [replace(estimate, low=max(estimate.low, min(estimate.mean, 0.0))) for estimate in estimates]
 
     def correlations(self) -> dict[tuple[str, str], Estimate]:
         """The rank correlation over heads of every two criteria; intervals leave out one window each."""
