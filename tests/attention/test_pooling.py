@@ -146,3 +146,10 @@ def test_queries_before_all_keys_get_nothing(score: str) -> None:
         assert output.lse is not None
         assert not bool(output.out.any())
         assert bool((output.lse == -torch.inf).all())
+
+
+def test_a_drawn_readout_has_numbers_of_variance_1() -> None:
+    """However many hidden units there are, so that their scores spread as √hidden."""
+    for hidden in (4096, 65536):
+        readout = attention.pooling("additive", hidden=hidden)._weight("readout", make(3))
+        assert float(readout.square().mean()) == pytest.approx(1.0, abs=0.1)
