@@ -1,6 +1,6 @@
 """What pruning showed, in sentences made of its numbers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import polars as pl
@@ -13,8 +13,6 @@ from headscope.lenses.shared.plots import label_of
 
 Row = dict[str, Any]
 _TOP = 10  # the part of the heads whose share of the importance is told
-_WAYS = ("estimate", "upper end")
-_WAYS = ("estimate", "upper end")
 _CRITERIA = {
     "zero": "ablation to zero",
     "mean": "ablation to the mean",
@@ -37,11 +35,15 @@ def _spared(spared: pl.DataFrame, curve: pl.DataFrame, off: Off, text_name: str)
     orders = spared["order"].unique(maintain_order=True).to_list()
     windows, draws = curve["windows"][0], curve.filter(pl.col("order") == RANDOM)["draws"][0]
     row, budget = rows[off.value, BUDGETS[-1], "estimate"], _percent(BUDGETS[-1])
-    counts = "; ".join(_within(allowed, orders, rows) for allowed in BUDGETS)
+    surely = rows[off.value, BUDGETS[-1], "upper end"]["spared"]
+    others = ", ".join(
+        f"{_CRITERIA[order]} {rows[order, BUDGETS[-1], 'estimate']['spared']}" for order in orders if order != off.value
+    )
     full = (
-        f"Of {row['heads']} heads, so many can be switched off together ({_gives(off)}): {counts}. In brackets: by the "
-        f"upper end of the 95 % interval over {windows} windows of {text_name}. At random: the mean of {draws} "
-        f"order{'' if draws == 1 else 's'}."
+        f"By {_CRITERIA[off.value]}, {row['spared']} of {row['heads']} heads can be switched off together "
+        f"({_gives(off)}) within {budget} of the perplexity on {text_name}, and {surely} by the upper end of the 95 % interval over "
+        f"{windows} windows. At random {row['random']} can, in the mean of {draws} order{'' if draws == 1 else 's'}. "
+        f"Other orders: {others}."
     )
     return Headline(
         full=full,
@@ -53,15 +55,6 @@ def _spared(spared: pl.DataFrame, curve: pl.DataFrame, off: Off, text_name: str)
         null=f"{row['random']} at random",
         figure="curve",
     )
-
-
-def _within(budget: float, orders: Sequence[str], rows: Mapping[tuple[str, float, str], Row]) -> str:
-    """How many heads can go within a budget in each order, and at random."""
-    counts = {f"by {_CRITERIA[order]}": [rows[order, budget, by]["spared"] for by in _WAYS] for order in orders} | {
-        "at random": [rows[orders[0], budget, by]["random"] for by in _WAYS]
-    }
-    parts = [f"{estimate} ({surely}) {order}" for order, (estimate, surely) in counts.items()]
-    return f"within {_percent(budget)} of the perplexity {', '.join(parts)}"
 
 
 def _percent(share: float) -> str:
