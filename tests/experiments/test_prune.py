@@ -249,7 +249,9 @@ def test_the_sentences_of_pruning(finding) -> None:
     spared_rows = finding.tables["spared"].filter(pl.col("order") == "mean", pl.col("budget") == 0.05)
     estimate, upper = spared_rows.to_dicts()
     assert estimate["spared"] >= upper["spared"] >= upper["random"]
-    assert f"{estimate['spared']} ({upper['spared']}) by ablation to the mean" in first.full
+    assert first.full.startswith(f"By ablation to the mean, {estimate['spared']} of 32 heads can be switched off")
+    assert f"and {upper['spared']} by the upper end" in first.full
+    assert f"At random {estimate['random']} can" in first.full
     assert first.value == f"{estimate['spared']} of 32"
     top = finding.tables["heads"].sort("mean", descending=True).row(0, named=True)
     assert f"L{top['layer']}.H{top['head']} moves the predictions most" in concentration.full
