@@ -42,7 +42,8 @@ def _spared(spared: pl.DataFrame, curve: pl.DataFrame, off: Off, text_name: str)
     full = (
         f"By {_CRITERIA[off.value]}, {row['spared']} of {row['heads']} heads can be switched off together "
         f"({_gives(off)}) within {budget} of the perplexity on {text_name}, and {surely} by the upper end "
-        f"of the 95 % interval over {windows} windows. At random {row['random']} can, in the mean of {draws} order{'' if draws == 1 else 's'}. "
+        f"of the 95 % interval over {windows} windows. "
+        f"At random {row['random']} can, in the mean of {draws} order{'' if draws == 1 else 's'}. "
         f"Other orders: {others}."
     )
     return Headline(
