@@ -15,12 +15,11 @@ Row = dict[str, Any]
 def headlines(tables: dict[str, pl.DataFrame], leak: ModelLeak, text_name: str) -> tuple[Headline, ...]:
     """Quality, speed, heads, and whether anything leaks."""
     quality = tables["quality"].to_dicts()[-1]  # of the repaired plan, if there is one
-    speed = tables["speed"].filter(pl.col("which") == "plan").to_dicts()[-1]
     recall = _recall(tables["recall"]) if "recall" in tables else ()
     repair = (repair_headline(tables["repair"], tables["repair_layers"], text_name),) if "repair" in tables else ()
     return (
         _quality(quality, text_name, "frontier" if "frontier" in tables else ""),
-        _speed(speed),
+        _speed(tables["speed"]),
         *(_decoding(tables["decoding"]) if "decoding" in tables else ()),
         _heads(tables["heads"]),
         *repair,
@@ -31,11 +30,9 @@ def headlines(tables: dict[str, pl.DataFrame], leak: ModelLeak, text_name: str) 
 
 def encoder_headlines(tables: dict[str, pl.DataFrame], text_name: str) -> tuple[Headline, ...]:
     """Embeddings, speed and heads of an encoder."""
-    embeddings, speed = (
-        tables[name].filter(pl.col("which") == "plan").to_dicts()[-1] for name in ("embeddings", "speed")
-    )
+    embeddings = tables["embeddings"].to_dicts()[-1]
     figure = "frontier" if "frontier" in tables else ""
-    return (_embeddings(embeddings, text_name, figure), _speed(speed), _heads(tables["heads"]))
+    return (_embeddings(embeddings, text_name, figure), _speed(tables["speed"]), _heads(tables["heads"]))
 
 
 def _embeddings(row: Row, text_name: str, figure: str) -> Headline:
@@ -73,7 +70,9 @@ def _quality(row: Row, text_name: str, figure: str) -> Headline:
     )
 
 
-def _speed(row: Row) -> Headline:
+def _speed(speed: pl.DataFrame) -> Headline:
+    rows = speed.filter(pl.col("which") == "plan").to_dicts()
+    row = rows[-1]
     return Headline(
         full=f"A prefill of {row['tokens']} tokens is {row['speedup']:.2f} times as fast as the original's (median of "
         f"{row['turns']} turns, {row['speedup_least']:.2f} to {row['speedup_most']:.2f}).",
@@ -82,6 +81,7 @@ def _speed(row: Row) -> Headline:
         answer="speed-up of the prefill",
         value=f"{row['speedup']:.2f}",
         null="1",
+        figure="speed" if len(rows) > 1 else "",
     )
 
 
