@@ -68,6 +68,17 @@ def test_the_bytes_of_a_cache(grouped: Model) -> None:
     assert "MB" in _decoding(decoding_table([decoding]))[0].full
 
 
+def test_a_plan_that_needs_all_queries_is_timed(grouped: Model) -> None:
+    """Such heads keep all keys, and lose their queries whenever the original takes its turn."""
+    plan = Plan({"top_blocks(block=8, blocks=1)": "L0.H0-1", NEAR: "L0.H2-3"})
+    decoding = decoding_speed(grouped, plan, tokens(60), 3, silent)
+    assert decoding is not None
+    assert len(decoding.speeds) == 3
+    site = grouped.sites[0]
+    assert decoding.original_bytes == per_key(site) * 4 * 60
+    assert per_key(site) * 3 * 60 < decoding.bytes < decoding.original_bytes
+
+
 def test_a_cache_that_keeps_its_keys_is_named() -> None:
     """A family that computes its attention itself keeps its own cache, and the table says so."""
     model = open_model(next(family for family in OUTSIDE if family.name == "bloom").build())

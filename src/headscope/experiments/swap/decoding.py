@@ -3,6 +3,9 @@
 A prefill reads most of a window, once with the plan and once without. Then both ways read the rest of the window token
 by token, in turns in one process, each with its own cache, until each has read the whole window: so bytes and speed
 are those at its length, and no text is needed beyond it. The bytes are those of the tensors that the cache holds.
+
+A mechanism that needs the queries of earlier tokens loses them when the original takes its turn. With one of these in
+the plan the text is read anew before each of the plan's turns, which is not timed.
 """
 
 import gc
@@ -15,6 +18,7 @@ from typing import Any
 
 import torch
 
+from headscope.attention.mechanism_spelling import spelled
 from headscope.experiments.text_sample import Tokens
 from headscope.model.model import Model
 from headscope.model.plans.applied_plan import apply
@@ -68,11 +72,14 @@ def decoding_speed(model: Model, plan: Plan, tokens: Tokens, repeats: int, step:
         return None
     speeds: dict[bool, list[float]] = {False: [], True: []}
     undropped: dict[str, str] = {}
+    forgets = any(spelled(mechanism).needs_all_queries for mechanism in plan.replace)
     for turn in range(repeats + 1):
         step(task, turn, repeats + 1)
         first = start + turn * steps
         for is_swapped in (False, True) if turn % 2 == 0 else (True, False):
             with _way(plan, model, is_swapped) as swapped:
+                if is_swapped and forgets:
+                    caches[True] = _read(model, tokens[:first], None)
                 seconds = _seconds(model, tokens[first : first + steps], caches[is_swapped])
                 undropped |= {} if swapped is None else swapped.undropped
             if turn:
