@@ -36,7 +36,7 @@ def _spared(spared: pl.DataFrame, curve: pl.DataFrame, off: Off, text_name: str)
     windows, draws = curve["windows"][0], curve.filter(pl.col("order") == RANDOM)["draws"][0]
     row, budget = rows[off.value, BUDGETS[-1], "estimate"], _percent(BUDGETS[-1])
     surely = rows[off.value, BUDGETS[-1], "upper end"]["spared"]
-    others = ", ".join(
+    other_orders = ", ".join(
         f"{_CRITERIA[order]} {rows[order, BUDGETS[-1], 'estimate']['spared']}" for order in orders if order != off.value
     )
     full = (
@@ -44,7 +44,7 @@ def _spared(spared: pl.DataFrame, curve: pl.DataFrame, off: Off, text_name: str)
         f"({_gives(off)}) within {budget} of the perplexity on {text_name}, and {surely} by the upper end "
         f"of the 95 % interval over {windows} windows. "
         f"At random {row['random']} can, in the mean of {draws} order{'' if draws == 1 else 's'}. "
-        f"Other orders: {others}."
+        f"Other orders: {other_orders}."
     )
     return Headline(
         full=full,
