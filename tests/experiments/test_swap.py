@@ -503,6 +503,9 @@ def test_damaged_lines_of_a_journal_count_as_none(tmp_path: Path) -> None:
     whole = json.dumps(["key", 0.5, 1.25, 2.5])
     file.write_text(f'{whole}\n[1\n{{}}\nnull\n["x", "y"]\n\n{whole[:-7]}')
     assert journal.read_entries(file) == {"key": journal.Entry([1.25, 2.5], 0.5)}
+    later = journal.Entry([3.0], 0.25)
+    journal.Journal(file).entry({}, torch.zeros(2, dtype=torch.long), lambda: later)
+    assert later in journal.read_entries(file).values(), "an entry after a cut line is whole"
 
 
 def test_other_weights_have_another_journal(tiny: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

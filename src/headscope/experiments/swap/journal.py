@@ -61,7 +61,8 @@ class Journal:
             with disk_errors(self.file, CACHE):
                 self.file.parent.mkdir(parents=True, exist_ok=True)
                 with self.file.open("a", encoding="utf-8") as lines:
-                    lines.write(json.dumps([key, entry.seconds, *entry.readings]) + "\n")
+                    # The line before may have been cut: a new one begins in any case.
+                    lines.write("\n" + json.dumps([key, entry.seconds, *entry.readings]))
 
 
 def journal_of(model: Model, yardstick: str) -> Journal:

@@ -133,7 +133,9 @@ def _search_warnings(
     if left_out:
         warnings.append(f"{left_out} heads were not searched: their scores hold more than queries and keys.")
     if search.journal.n_known:
-        warnings.append("Some plans were measured by an earlier search with the same weights and windows.")
+        warnings.append(
+            "Earlier searches left measurements of these weights: plans were not measured twice on a window."
+        )
     if steps == 0 and search.tried:
         narrowest = min(search.tried, key=lambda tried: tried.steps)
         half = (narrowest.loss.high - narrowest.loss.low) / 2
