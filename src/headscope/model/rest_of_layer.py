@@ -8,6 +8,7 @@ reads them, so that W_O, skips, norms and feed-forward part are the model's own,
 
 from collections import Counter
 from contextlib import ExitStack
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,6 +20,7 @@ from headscope.core.weights import AfterHeads, FeedForward
 from headscope.errors import WeightsRefused
 from headscope.model.tracing.projections import Rows
 from headscope.model.transformers.layers import shared_layer
+from headscope.model.transformers.linear_kernel import onednn_linear
 from headscope.model.transformers.model_state import restored
 from headscope.model.transformers.probe_inputs import forward_options, probe_inputs
 
@@ -45,6 +47,7 @@ class RestOfLayer:
         }
         self._attends = Counter(self._layers.values())
         self._arguments_by_layer: dict[str, tuple[LayerArguments, tuple[int, int]]] = {}
+        self._filling = Lock()  # lenses ask for several layers at a time
 
     def __call__(
         self,
@@ -88,22 +91,26 @@ class RestOfLayer:
 
         The shape is (windows, tokens).
         """
-        if not self._arguments_by_layer:
-            body = self._hf.base_model
-
-            def keep(name: str) -> Any:
-                return lambda module, args, kwargs: self._arguments_by_layer.__setitem__(
-                    name, _without_stream(args, kwargs)
-                )
-
-            with ExitStack() as stack, torch.no_grad(), restored(self._hf):
-                for name in self._attends:
-                    hook = self._hf.get_submodule(name).register_forward_pre_hook(keep(name), with_kwargs=True)
-                    stack.callback(hook.remove)
-                # `forward`, not a call: hooks on the model are for forwards of a text, and this one only collects
-                # arguments.
-                body.forward(**probe_inputs(self._hf, batch=WINDOWS), **forward_options(body))
+        with self._filling:
+            if not self._arguments_by_layer:
+                self._collect_arguments()
         return self._arguments_by_layer[layer]
+
+    def _collect_arguments(self) -> None:
+        body = self._hf.base_model
+
+        def keep(name: str) -> Any:
+            return lambda module, args, kwargs: self._arguments_by_layer.__setitem__(
+                name, _without_stream(args, kwargs)
+            )
+
+        with ExitStack() as stack, torch.no_grad(), restored(self._hf):
+            for name in self._attends:
+                hook = self._hf.get_submodule(name).register_forward_pre_hook(keep(name), with_kwargs=True)
+                stack.callback(hook.remove)
+            # `forward`, not a call: hooks on the model are for forwards of a text, and this one only collects
+            # arguments.
+            body.forward(**probe_inputs(self._hf, batch=WINDOWS), **forward_options(body))
 
     def _run(
         self,
@@ -127,7 +134,8 @@ class RestOfLayer:
             return (replaced_input, *args[1:])
 
         first = self._first.get((site.stack, site.layer))
-        with ExitStack() as stack, torch.no_grad(), restored(self._hf.get_submodule(layer)):
+        module = self._hf.get_submodule(layer)
+        with ExitStack() as stack, torch.no_grad(), restored(module):
             hook = self._hf.get_submodule(output.module).register_forward_pre_hook(exchange)
             stack.callback(hook.remove)
             if first is not None:
@@ -136,7 +144,8 @@ class RestOfLayer:
                 )
                 stack.callback(watch.remove)
             args, kwargs = _with_stream(*arguments, stream.to(device, dtype).clone())
-            result = self._hf.get_submodule(layer)(*args, **kwargs)
+            with onednn_linear(module):
+                result = module(*args, **kwargs)
         out = result if isinstance(result, Tensor) else next((x for x in result if isinstance(x, Tensor)), None)
         if not replacements or out is None or out.shape != stream.shape:
             raise WeightsRefused(f"{site.label}: its layer could not be run by itself")

@@ -12,7 +12,8 @@ tokens only for the layer that is running, so that memory grows with the length 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import polars as pl
 from torch import Tensor
@@ -40,6 +41,7 @@ from headscope.lenses.lens import (
     TextLens,
     TextSize,
 )
+from headscope.lenses.shared.head_threads import mapped
 from headscope.lenses.shared.table import Row
 from headscope.lenses.shared.token_pairs import CAPTURES, PairSample
 from headscope.lenses.shared.window_sample import SAMPLE_BYTES, sample_warning
@@ -104,21 +106,16 @@ class Dependence(TextLens[Params, State]):
 
     def finish(self, state: State, weights: WeightSource | None) -> Measurement:
         """All tables and figures, from the sample."""
-        _params, components = asdict(state.params), state.params.components
         rows: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
         sizes_by_site: dict[Site, SampleSize] = {}
         excess: dict[Site, dict[str, Tensor]] = {}
-        for site in (site for site in state.sites if site in state.samples):
-            # One site at a time: in float64 all of them would take several times the sample.
-            sampled = SiteSample.of(state.samples[site], site, state.params.skip)
-            if sampled is None:
+        # One site at a time on each thread: in float64 all of them would take several times the sample.
+        for answer in mapped(partial(_site_answer, state), [site for site in state.sites if site in state.samples]):
+            if answer is None:
                 continue
-            sizes_by_site[site] = SampleSize(len(sampled.positions), sampled.windows, sampled.length)
-            pooled = pooled_pairs(sampled, components)
-            of_heads, excess[site] = head_rows(sampled, pooled)
-            rows["heads"] += of_heads
-            rows["pairs"] += pair_rows(sampled)
-            rows["profile"] += profile_rows(sampled, pooled) if pooled else []
+            sizes_by_site[answer.site], excess[answer.site] = answer.size, answer.excess
+            for name, rows_of_site in answer.rows.items():
+                rows[name] += rows_of_site
         if not sizes_by_site:
             reason = (
                 f"no row of attention with {KEYS} visible keys, the token itself and the first "
@@ -145,7 +142,7 @@ class Dependence(TextLens[Params, State]):
             quantities=head_quantities(tables),
             warnings=(
                 *unseen(state.crossed, missing),
-                *warnings(tables, sizes_by_site, sampled_windows, components),
+                *warnings(tables, sizes_by_site, sampled_windows, state.params.components),
                 *size_warning,
             ),
         )
@@ -159,6 +156,28 @@ class Dependence(TextLens[Params, State]):
     def sentences(self, tables: Tables) -> tuple[Headline, ...]:
         """What stands out, in numbers."""
         return sentences(tables)
+
+
+@dataclass(frozen=True)
+class _SiteAnswer:
+    """The rows of each table that a site gives, and each measure's excess over its null."""
+
+    site: Site
+    size: SampleSize
+    rows: Mapping[str, list[Row]]
+    excess: dict[str, Tensor]
+
+
+def _site_answer(state: State, site: Site) -> _SiteAnswer | None:
+    """The answer of one site; None where its sample has no rows that can be compared."""
+    sampled = SiteSample.of(state.samples[site], site, state.params.skip)
+    if sampled is None:
+        return None
+    size = SampleSize(len(sampled.positions), sampled.windows, sampled.length)
+    pooled = pooled_pairs(sampled, state.params.components)
+    of_heads, excess = head_rows(sampled, pooled)
+    profile = [*profile_rows(sampled, pooled)] if pooled else []
+    return _SiteAnswer(site, size, {"heads": of_heads, "pairs": [*pair_rows(sampled)], "profile": profile}, excess)
 
 
 LENS = Dependence()

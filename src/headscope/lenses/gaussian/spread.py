@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headscope.lenses.gaussian.stream import PER_DIMENSION, First, Layer
+from headscope.lenses.gaussian.stream import BLOCK, PER_DIMENSION, First, Layer
 from headscope.lenses.gaussian.tables import estimate_row
 from headscope.lenses.shared.table import Row
 from headscope.maths.gaussians.gaussian import shrinkage_weight
@@ -21,10 +21,9 @@ def spread_rows(layer: Layer) -> Iterator[Row]:
     n, d, values = layer.moments.count, layer.moments.d, layer.spectrum[0]
     counts = {"samples": n, "windows": layer.windows_in_text}
     weight = float(shrinkage_weight(layer.moments, "ledoit-wolf"))
-    # In the dtype of the rows: it is the largest product of this function and only widths come of it.
-    rows = layer.rows
-    centred = (rows.to(torch.float64) - layer.moments.mean).to(rows.dtype)
-    squares = (centred @ layer.spectrum[1].to(rows.dtype)).square()
+    # In the dtype of the rows: their products are the largest of this function, and only widths come of them.
+    centred = torch.cat([(part.to(torch.float64) - layer.moments.mean).to(part.dtype) for part in layer.parts])
+    axes = layer.spectrum[1].to(centred.dtype)
 
     p = min(layer.rank, n // PER_DIMENSION)
     shrunk = ((1 - weight) * values + weight * float(values.mean()))[:p] * ((n - 1) / n)
@@ -32,7 +31,8 @@ def spread_rows(layer: Layer) -> Iterator[Row]:
     inverse = torch.zeros_like(values)
     inverse[:p] = 1 / shrunk
     # How much each row moves the entropy, the trace and the trace of the square.
-    pulls = (squares @ torch.stack((inverse / 2, torch.ones_like(values), values), 1).to(squares.dtype)).T
+    factors = torch.stack((inverse / 2, torch.ones_like(values), values), 1).to(centred.dtype)
+    pulls = torch.cat([(block @ axes).square() @ factors for block in torch.split(centred, BLOCK)]).T
 
     entropy = 0.5 * float((shrunk.log() + log(2 * pi) + 1).sum()) if p else nan
     isotropic = 0.5 * p * (log(2 * pi * float(shrunk.mean())) + 1) if p else nan
@@ -119,8 +119,7 @@ def _first_share(layer: Layer) -> Numbers:
     if w < 2:
         return share, nan, nan, null
     later_sums, all_sums = (
-        layer.window_sums((layer.rows.to(torch.float64) - mean).square().sum(1))
-        for mean in (later_tokens.mean, all_tokens.mean)
+        layer.window_sums(layer.squared_distances(mean)) for mean in (later_tokens.mean, all_tokens.mean)
     )
     left = (layer.left.to(torch.float64) - all_tokens.mean).square().sum(1)
     all_sums = all_sums.index_add(0, layer.left_window, left)

@@ -16,6 +16,7 @@ from headscope.maths.resampling.jackknife import jackknife, student_quantile
 
 # The rule of the lens: samples for each dimension in which something is estimated.
 PER_DIMENSION = 10
+BLOCK = 512  # rows that are computed at a time
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,14 @@ class Layer:
     def projected(self, rows: Float[Tensor, "rows d"], k: int) -> Float[Tensor, "rows k"]:
         """Any rows on this layer's axes, from this layer's mean."""
         axes = self.spectrum[1][:, :k]
-        return rows.to(torch.float64) @ axes - self.moments.mean @ axes
+        # Block by block: all rows in float64 would not stay in the cache.
+        return (
+            torch.cat([block.to(torch.float64) @ axes for block in torch.split(rows, BLOCK)]) - self.moments.mean @ axes
+        )
+
+    def squared_distances(self, point: Float[Tensor, "d"]) -> Float[Tensor, "rows"]:
+        """How far each sampled row lies from a point, squared."""
+        return torch.cat([(part.to(torch.float64) - point).square().sum(1) for part in self.parts])
 
     def window_sums(self, x: Float[Tensor, "rows"]) -> Float[Tensor, "windows"]:
         """Sums over all rows of each window, estimated from the sampled rows."""

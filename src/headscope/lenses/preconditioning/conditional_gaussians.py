@@ -12,6 +12,7 @@ from torch import Tensor
 
 from headscope.core import Site
 from headscope.lenses.preconditioning.followers import Names, paired
+from headscope.lenses.shared.head_threads import mapped
 from headscope.lenses.shared.plots import place
 from headscope.lenses.shared.table import Row
 from headscope.maths.gaussians.gaussian import eigen, fitted
@@ -78,7 +79,12 @@ class Stream:
         x = self.rows[where].to(torch.float64)
         x = x - x.mean(1, keepdim=True)
         small = x @ x.mT if x.shape[1] < x.shape[2] else x.mT @ x
-        values = torch.linalg.eigvalsh(small).flip(-1) / (x.shape[1] - 1)
+        return self._quantities(torch.linalg.eigvalsh(small).flip(-1) / (x.shape[1] - 1), where)
+
+    def _quantities(
+        self, values: Float[Tensor, "sets some"], where: Int[Tensor, "sets rows"]
+    ) -> Float[Tensor, "sets quantities"]:
+        """The `QUANTITIES` of sets of rows from the eigenvalues of their covariances, largest first."""
         values = torch.where(values > ROUNDING * self.spectrum[0][0], values, 0.0)
         total = values.sum(-1)
         enough = values.cumsum(-1) >= SHARE * total[:, None] * (1 - 1e-12)
@@ -125,7 +131,7 @@ class Stream:
     @cached_property
     def unconditional(self) -> Float[Tensor, " quantities"]:
         """The quantities of all rows together."""
-        return self.numbers(torch.arange(len(self.rows))[None])[0]
+        return self._quantities(self.spectrum[0][None], torch.arange(len(self.rows))[None])[0]
 
     def layer_rows(self) -> Iterator[Row]:
         """Means over previous tokens, weighted by their number of rows."""
@@ -173,4 +179,6 @@ def _none_if_nan(x: float) -> float | None:
 
 def measured_streams(streams: Sequence[Stream]) -> list[Stream]:
     """The streams that vary and in which a previous token has enough rows."""
-    return [stream for stream in streams if stream.groups and float(stream.spectrum[0][0]) > 0]
+    with_groups = [stream for stream in streams if stream.groups]
+    varies = mapped(lambda stream: float(stream.spectrum[0][0]) > 0, with_groups)
+    return [stream for stream, does in zip(with_groups, varies, strict=True) if does]

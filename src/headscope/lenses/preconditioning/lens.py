@@ -31,6 +31,7 @@ from headscope.lenses.preconditioning.followers import Followers, TextWindow, sp
 from headscope.lenses.preconditioning.pairs import Pairs
 from headscope.lenses.preconditioning.sentences import method, sentences, warnings
 from headscope.lenses.preconditioning.settings import Params
+from headscope.lenses.shared.head_threads import mapped
 from headscope.lenses.shared.row_sample import Plan, Sample
 from headscope.lenses.shared.window_sample import SAMPLE_BYTES, drawn, priority_of, sample_warning
 
@@ -147,11 +148,12 @@ class Preconditioning(TextLens[Params, State]):
             raise NotApplicable(reason)
         streams = measured_streams(_streams(state))
         names = spelling(None if weights is None else weights.vocabulary)
+        rows_by_stream = mapped(lambda stream: (list(stream.layer_rows()), list(stream.token_rows(names))), streams)
         rows = {
             "text": [_NOWHERE | row for row in followers.text_rows()],
-            "layers": [row for stream in streams for row in stream.layer_rows()],
+            "layers": [row for layer_rows, _ in rows_by_stream for row in layer_rows],
             "tokens": [_NOWHERE | row for row in followers.token_rows(names)],
-            "gaussians": [row for stream in streams for row in stream.token_rows(names)],
+            "gaussians": [row for _, token_rows in rows_by_stream for row in token_rows],
         }
         tables = {name: pl.DataFrame(rows[name], schema=SCHEMAS[name]) for name in SCHEMAS if rows[name]}
         return Measurement(

@@ -111,15 +111,13 @@ class Transport(TextLens[Params, State]):
         rows: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
         counts_by_site: dict[Site, Counts] = {}
         omissions: list[str] = []
-        for site in state.sites:
-            stacked = Stacked.of(state.sums_by_site.get(site, {}), site, state.params.skip)
-            if stacked is None:
+        for answer in mapped(partial(_site_answer, state, weights), state.sites):
+            if answer is None:
                 continue
-            counts_by_site[site] = stacked.counts
-            heads, layer, without = _site_rows(stacked, state.params, weights)
-            rows["heads"] += heads
-            rows["layers"] += layer
-            omissions += without
+            counts_by_site[answer.site] = answer.counts
+            rows["heads"] += answer.heads
+            rows["layers"] += answer.layer
+            omissions += answer.omissions
         if not counts_by_site:
             reason = (
                 f"no two windows of equal length with two tokens behind the first {state.params.skip} were "
@@ -180,19 +178,31 @@ def _too_long(long: frozenset[str]) -> str:
     return f"; {len(long)} sites see more than {KEYS} keys" if long else ""
 
 
-def _site_rows(
-    stacked: Stacked, params: Params, weights: WeightSource | None
-) -> tuple[list[Row], list[Row], list[str]]:
-    """The rows of each head and of each stage of the layer, and what is missing."""
-    site = stacked.site
+@dataclass(frozen=True)
+class _SiteAnswer:
+    """The rows of the heads of a site and of the stages of its layer, and what is missing."""
+
+    site: Site
+    counts: Counts
+    heads: list[Row]
+    layer: list[Row]
+    omissions: list[str]
+
+
+def _site_answer(state: State, weights: WeightSource | None, site: Site) -> _SiteAnswer | None:
+    """The answer of one site; None where it kept no windows that can be compared."""
+    params = state.params
+    stacked = Stacked.of(state.sums_by_site.get(site, {}), site, params.skip)
+    if stacked is None:
+        return None
     stages = Stages(stacked, weights, params.distance)
     estimated = partial(estimates, odd=stacked.odd, components=params.components, distance=params.distance)
-    by_head = mapped(estimated, stages.heads())
+    by_head = [estimated(stage_vectors) for stage_vectors in stages.heads()]
     heads = [{**place(site, head), **row} for head, by_quantity in enumerate(by_head) for row in rows_of(by_quantity)]
     layer = [{**place(site, None), "stage": "heads", **row} for row in rows_of(joined(by_head))]
-    for stage, by_quantity in mapped(lambda stage: (stage[0], estimated(stage[1])), stages.layer()):
-        layer += [{**place(site, None), "stage": stage, **row} for row in rows_of(by_quantity)]
-    return heads, layer, stages.omissions
+    for stage, stage_vectors in stages.layer():
+        layer += [{**place(site, None), "stage": stage, **row} for row in rows_of(estimated(stage_vectors))]
+    return _SiteAnswer(site, stacked.counts, heads, layer, stages.omissions)
 
 
 LENS = Transport()
