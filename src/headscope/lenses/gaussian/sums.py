@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from headscope.maths.gaussians.gaussian import Gaussian
+from headscope.maths.gaussians.moments import gram_matrix
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ def left_out(windows: int) -> Float[Tensor, "sets windows"]:
 
 def summed(y: Float[Tensor, "rows k"]) -> Sums:
     """Of all rows, as a set of one."""
-    return Sums(torch.tensor([float(len(y))], dtype=torch.float64), y.sum(0)[None], (y.mT @ y)[None])
+    return Sums(torch.tensor([float(len(y))], dtype=torch.float64), y.sum(0)[None], gram_matrix(y)[None])
 
 
 def stacked(parts: Sequence[Sums]) -> Sums:

@@ -66,7 +66,7 @@ class Moments:
         torch.sub(x, near.unsqueeze(-2), out=c[..., :d])
         c[..., d] = 1.0
         c[..., d + 1] = torch.linalg.vecdot(c[..., :d], c[..., :d])
-        gram = _gram(c)
+        gram = gram_matrix(c)
         spread, quartic = gram[..., d, d + 1], gram[..., d + 1, d + 1]
         # A sample that is not finite makes this infinite or NaN too, and this is cheaper to check.
         if not bool(torch.isfinite(quartic).all()) and not bool(torch.isfinite(x).all()):
@@ -139,7 +139,7 @@ class Moments:
         return (self.scatter + self.scatter.mT) / (2 * (self.count - ddof))
 
 
-def _gram(c: Float[Tensor, "*batch samples d"]) -> Float[Tensor, "*batch d d"]:
+def gram_matrix(c: Float[Tensor, "*batch samples d"]) -> Float[Tensor, "*batch d d"]:
     """The product cᵀc.
 
     numpy computes half of the symmetric product; torch has no such product.
