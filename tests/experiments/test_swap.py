@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import polars as pl
 import pytest
@@ -37,7 +37,7 @@ from headscope.experiments.swap.fitting import fitted
 from headscope.experiments.swap.head_damage import call_of, damage, head_damages
 from headscope.experiments.swap.ladder import Ladder, LadderStep, ladder
 from headscope.experiments.swap.leak import model_leak
-from headscope.experiments.swap.material import gather
+from headscope.experiments.swap.material import SearchPart, gather
 from headscope.experiments.swap.plan_cost import forward_flops
 from headscope.experiments.swap.quality import quality, window_nats
 from headscope.experiments.swap.recall import (
@@ -83,7 +83,7 @@ def _own_journals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def windows(tiny: Model) -> tuple[Tokens, ...]:
-    return gather(tiny, text_of(None), (LENGTH,), tokens=LENGTH, windows=6, searches=True).search[LENGTH]
+    return gather(tiny, [text_of(None)], (LENGTH,), tokens=LENGTH, windows=6, searches=True).search[0].windows
 
 
 def site_of(layer: int, heads: int) -> Site:
@@ -146,8 +146,8 @@ def test_candidates_save_pairs_and_can_be_seen(tiny: Model) -> None:
     assert [candidate.spent for candidate in listed] == sorted(candidate.spent for candidate in listed)
     assert all(candidate.spent < full_pairs(site, 1024) for candidate in listed)
     assert [candidate.mechanism.left for candidate in listed] == [64]  # type: ignore[attr-defined]
-    assert len(candidates(site, 2048, 8192)) == 4
-    assert len(candidates(site, 4096, 8192)) == 5
+    assert len(candidates(site, 2048, 8192)) == 3
+    assert len(candidates(site, 4096, 8192)) == 4
     assert candidates(site, 32, 1024) == ()
 
 
@@ -227,7 +227,9 @@ def searched(model: Model, windows: tuple[Tokens, ...], allowed: float, seconds:
     by_site = {site: candidates(site, LENGTH, LENGTH) for site in model.sites}
     full = {site: full_pairs(site, LENGTH) for site in model.sites}
     damages = head_damages(model, windows[:1], by_site, Perplexity(), 0, silent)
-    search = Search(model, ladder(by_site, damages, full), {LENGTH: windows}, allowed, Perplexity(), seconds)
+    search = Search(
+        model, ladder(by_site, damages, full), [SearchPart("text", LENGTH, windows)], allowed, Perplexity(), seconds
+    )
     return search, search.run(silent)
 
 
@@ -247,7 +249,7 @@ def test_an_impossible_budget_replaces_nothing(tiny: Model, windows: tuple[Token
     """Where the first step of the ladder ruins the model, the plan is empty."""
     ruin = Candidate("window(left=0, right=0)", Window(0, 0), 1.0)
     steps = [LadderStep(site, (head,), ruin, 1.0, 1.0) for site in tiny.sites[:2] for head in range(site.n_heads)]
-    search = Search(tiny, Ladder(tuple(steps)), {LENGTH: windows[:4]}, 1e-6, Perplexity(), 600.0)
+    search = Search(tiny, Ladder(tuple(steps)), [SearchPart("text", LENGTH, windows[:4])], 1e-6, Perplexity(), 600.0)
     assert search.run(silent) == 0
     assert all(not tried.within for tried in search.tried)
 
@@ -297,7 +299,7 @@ def test_a_plan_that_looks_ahead_is_caught(
 @pytest.mark.parametrize("task", [PASSKEY, NEEDLES, LOOKUP])
 @pytest.mark.parametrize("depth", [0.1, 0.5, 0.9])
 def test_a_fact_stands_at_its_depth(tiny: Model, task: str, depth: float) -> None:
-    filler = gather(tiny, text_of(None), (768,), tokens=64, windows=4, searches=False).test[768][0]
+    filler = gather(tiny, [text_of(None)], (768,), tokens=64, windows=4, searches=False).test[768][0]
     trial = trial_of(tiny, task, depth, filler, 768, torch.Generator().manual_seed(1))
     assert len(trial.prompt) + len(trial.answer) == 768
     text, answer = (tiny.tokenizer.decode(tokens) for tokens in (trial.prompt, trial.answer))  # type: ignore[union-attr]
@@ -311,7 +313,7 @@ def test_a_fact_stands_at_its_depth(tiny: Model, task: str, depth: float) -> Non
 
 
 def test_a_trial_is_right_where_the_likeliest_tokens_are_the_answer(tiny: Model) -> None:
-    filler = gather(tiny, text_of(None), (256,), tokens=64, windows=4, searches=False).test[256][0]
+    filler = gather(tiny, [text_of(None)], (256,), tokens=64, windows=4, searches=False).test[256][0]
     trial = trial_of(tiny, PASSKEY, 0.9, filler, 256, torch.Generator().manual_seed(1))
     likeliest = tiny.run(trial.prompt[None], "logits").logits[0, -1].argmax()
     assert is_right(tiny, replace(trial, answer=likeliest[None]))
@@ -319,7 +321,7 @@ def test_a_trial_is_right_where_the_likeliest_tokens_are_the_answer(tiny: Model)
 
 
 def test_facts_that_do_not_fit_are_refused(tiny: Model) -> None:
-    filler = gather(tiny, text_of(None), (64,), tokens=64, windows=4, searches=False).test[64][0]
+    filler = gather(tiny, [text_of(None)], (64,), tokens=64, windows=4, searches=False).test[64][0]
     for n in (64, 900):
         with pytest.raises(UsageError, match=f"cannot have {n}"):
             trial_of(tiny, LOOKUP, 0.5, filler, n, torch.Generator())
@@ -327,7 +329,7 @@ def test_facts_that_do_not_fit_are_refused(tiny: Model) -> None:
 
 def test_a_plan_that_sees_nothing_forgets(tiny: Model) -> None:
     """Counts are those of the trials; a task that the original cannot do does not count."""
-    fillers = gather(tiny, text_of(None), (256,), tokens=64, windows=4, searches=False).test[256][:2]
+    fillers = gather(tiny, [text_of(None)], (256,), tokens=64, windows=4, searches=False).test[256][:2]
     outcomes = recall(tiny, Plan({"window(left=0, right=0)": "all"}), 256, fillers, 0, silent)
     assert {(row.task, row.trials) for row in outcomes} == {(task, 2) for task in (PASSKEY, NEEDLES, LOOKUP)}
     assert all(row.plan == 0 for row in outcomes)
@@ -340,10 +342,10 @@ def test_a_plan_that_sees_nothing_forgets(tiny: Model) -> None:
 def test_splits_share_no_document(tiny: Model) -> None:
     """Every document of a text is a run of its own token, so windows tell which documents they hold."""
     words = [" ".join([f"w{index}"] * 120) for index in range(60)]
-    material = gather(tiny, Text("numbered", words), (64,), tokens=64, windows=50, searches=True)
+    material = gather(tiny, [Text("numbered", words)], (64,), tokens=64, windows=50, searches=True)
     texts = {
         name: {word for window in part for word in tiny.tokenizer.decode(window).split()}  # type: ignore[union-attr]
-        for name, part in (("fit", material.fit), ("search", material.search[64]), ("test", material.test[64]))
+        for name, part in (("fit", material.fit), ("search", material.search[0].windows), ("test", material.test[64]))
     }
     whole = {name: {word for word in held if word in {f"w{i}" for i in range(60)}} for name, held in texts.items()}
     assert all(whole.values())
@@ -397,18 +399,18 @@ def test_the_model_is_as_it_was(tiny: Model, windows: tuple[Tokens, ...]) -> Non
 
 
 def test_a_length_beyond_the_context_is_left_out_with_the_reason(tiny: Model) -> None:
-    material = gather(tiny, text_of(None), (64, 4096), tokens=64, windows=4, searches=False)
+    material = gather(tiny, [text_of(None)], (64, 4096), tokens=64, windows=4, searches=False)
     assert set(material.test) == {64}
     assert "context" in material.omissions[0]
-    assert set(gather(tiny, text_of(None), (), tokens=64, windows=4, searches=False).test) == {1024}
+    assert set(gather(tiny, [text_of(None)], (), tokens=64, windows=4, searches=False).test) == {1024}
     with pytest.raises(UsageError, match="no length of"):
-        gather(tiny, text_of(None), (4096,), tokens=64, windows=4, searches=False)
+        gather(tiny, [text_of(None)], (4096,), tokens=64, windows=4, searches=False)
 
 
 def test_a_text_that_is_too_short_says_how_much_is_needed(tiny: Model) -> None:
     text = Text("short", [f"Story {index} of the old house by the sea. " * 20 for index in range(30)])
     with pytest.raises(UsageError, match=r"needs at least 4 windows of 1024: 4096 tokens"):
-        gather(tiny, text, (64,), tokens=1024, windows=4, searches=True)
+        gather(tiny, [text], (64,), tokens=1024, windows=4, searches=True)
 
 
 def test_rules_are_joined_by_mechanism() -> None:
@@ -481,13 +483,13 @@ def test_an_interrupted_search_goes_on(tiny: Model, windows: tuple[Tokens, ...],
     def search(stick: Interrupting) -> Search:
         entries = journal.read_entries(file)
         kept = journal.Journal(file, entries, len(entries))
-        return Search(tiny, steps, {LENGTH: windows[:4]}, 0.02, stick, 600.0, kept)
+        return Search(tiny, steps, [SearchPart("text", LENGTH, windows[:4])], 0.02, stick, 600.0, kept)
 
     with pytest.raises(KeyboardInterrupt):
         search(Interrupting(9)).run(silent)
     resumed, uninterrupted = (
         search(again := Interrupting(1000)),
-        Search(tiny, steps, {LENGTH: windows[:4]}, 0.02, Perplexity(), 600.0),
+        Search(tiny, steps, [SearchPart("text", LENGTH, windows[:4])], 0.02, Perplexity(), 600.0),
     )
     assert resumed.journal.n_known == 9
     assert resumed.run(silent) == uninterrupted.run(silent)
@@ -520,8 +522,8 @@ def test_other_weights_have_another_journal(tiny: Model, tmp_path: Path, monkeyp
 
 def test_a_search_holds_its_budget_at_every_length(tiny: Model) -> None:
     """The plan is within the budget at both lengths, and the longer windows are measured first."""
-    material = gather(tiny, text_of(None), (2 * LENGTH,), tokens=LENGTH, windows=6, searches=True)
-    assert list(material.search) == [LENGTH, 2 * LENGTH]
+    material = gather(tiny, [text_of(None)], (2 * LENGTH,), tokens=LENGTH, windows=6, searches=True)
+    assert [part.tokens for part in material.search] == [LENGTH, 2 * LENGTH]
     assert len(material.fit[0]) == 2 * LENGTH
     by_site = {site: candidates(site, 2 * LENGTH, 2 * LENGTH) for site in tiny.sites}
     full = {site: full_pairs(site, 2 * LENGTH) for site in tiny.sites}
@@ -533,8 +535,50 @@ def test_a_search_holds_its_budget_at_every_length(tiny: Model) -> None:
     assert search.tried[0].tokens == 2 * LENGTH
 
 
+def test_a_search_holds_its_budget_on_every_text(tiny: Model) -> None:
+    """The second text has the words of the first one in reverse."""
+    backwards = [" ".join(reversed(document.split())) for document in text_of(None).documents]
+    texts = [text_of(None), Text("backwards", backwards)]
+    material = gather(tiny, texts, (LENGTH,), tokens=LENGTH, windows=6, searches=True)
+    names = [part.text for part in material.search]
+    assert [name.rpartition(":")[2] for name in names] == ["search", "search"]
+    assert names[0] != names[1]
+    assert len(material.fit) == 4
+    by_site = {site: candidates(site, LENGTH, LENGTH) for site in tiny.sites}
+    full = {site: full_pairs(site, LENGTH) for site in tiny.sites}
+    steps = ladder(by_site, head_damages(tiny, material.fit[:1], by_site, Perplexity(), 0, silent), full)
+    search = Search(tiny, steps, material.search, 0.02, Perplexity(), 600.0)
+    best = search.run(silent)
+    assert [tried.text for tried in search.measured(best)] == names
+    assert all(tried.within for tried in search.measured(best))
+
+
+def test_named_mechanisms_are_candidates(tiny: Model) -> None:
+    site = tiny.sites[0]
+    named = candidates(site, LENGTH, LENGTH, ("top_blocks(block=8, blocks=1)",))
+    assert {entry.spelling for entry in named} - {entry.spelling for entry in candidates(site, LENGTH, LENGTH)} == {
+        "top_blocks(block=8, blocks=1)"
+    }
+    assert [entry.spent for entry in named] == sorted(entry.spent for entry in named)
+
+
+@pytest.mark.parametrize(
+    ("params", "reason"),
+    [
+        ({"replace": ("L0=window(left=8)",), "also": ("plain",)}, "--also is for a search"),
+        ({"replace": ("L0=window(left=8)",), "mechanisms": ("window(left=8)",)}, "--try is for a search"),
+        ({"budget": "1%", "also": ("moby-dick:test",)}, "one split already"),
+        ({"budget": "1%", "also": ("moby-dik",)}, "nor the name of a text"),
+        ({"budget": "1%", "mechanisms": ("windows(left=8)",)}, "windows"),
+    ],
+)
+def test_senseless_searches_are_refused(params: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        Params(**params).check()
+
+
 def test_a_recall_budget_refuses_a_plan_that_forgets(tiny: Model, windows: tuple[Tokens, ...]) -> None:
-    filler = gather(tiny, text_of(None), (256,), tokens=64, windows=4, searches=False).test[256][0]
+    filler = gather(tiny, [text_of(None)], (256,), tokens=64, windows=4, searches=False).test[256][0]
     trials = trials_of(tiny, 256, [filler], 0)
     # What the model itself says counts as right, so that there is something to forget.
     answered = [
@@ -545,7 +589,9 @@ def test_a_recall_budget_refuses_a_plan_that_forgets(tiny: Model, windows: tuple
     assert budget.lost(Plan({"window(left=0, right=0)": "all"}), silent) > 0.5
     steps = [LadderStep(site, (head,), Candidate("window(left=0, right=0)", Window(0, 0), 1.0), 1.0, 1.0)
              for site in tiny.sites for head in range(site.n_heads)]  # fmt: skip
-    search = Search(tiny, Ladder(tuple(steps)), {LENGTH: windows[:2]}, 1e9, Perplexity(), 600.0, recall=budget)
+    search = Search(
+        tiny, Ladder(tuple(steps)), [SearchPart("text", LENGTH, windows[:2])], 1e9, Perplexity(), 600.0, recall=budget
+    )
     best = search.run(silent)
     assert best < len(steps)
     assert all(tried.within for tried in search.tried)
@@ -554,7 +600,7 @@ def test_a_recall_budget_refuses_a_plan_that_forgets(tiny: Model, windows: tuple
 
 
 def test_recall_is_no_budget_where_the_original_finds_nothing(tiny: Model) -> None:
-    fillers = gather(tiny, text_of(None), (256,), tokens=64, windows=4, searches=False).test[256][:1]
+    fillers = gather(tiny, [text_of(None)], (256,), tokens=64, windows=4, searches=False).test[256][:1]
     with pytest.raises(UsageError, match="itself finds less than 80"):
         recall_budget(tiny, {256: fillers}, 0.1, 0, silent)
 
@@ -638,7 +684,7 @@ def test_a_fit_finds_a_planted_column(tiny: Model, monkeypatch: pytest.MonkeyPat
 def test_fitting_needs_the_split_fit(tiny: Model) -> None:
     text = Text("moby-dick:test", ("a b " * 400,))
     with pytest.raises(UsageError, match="fitted on the split fit"):
-        gather(tiny, text, (64,), tokens=64, windows=4, searches=False, fits=True)
+        gather(tiny, [text], (64,), tokens=64, windows=4, searches=False, fits=True)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ cache they move together, and only mechanisms that let keys go are candidates.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from headscope.core import Site
 from headscope.experiments.swap.candidates import (
@@ -28,7 +28,7 @@ class Aim(ABC):
         """The heads that move together."""
 
     @abstractmethod
-    def candidates(self, site: Site, searched: int, target: int) -> tuple[Candidate, ...]:
+    def candidates(self, site: Site, searched: int, target: int, named: Sequence[str] = ()) -> tuple[Candidate, ...]:
         """What they may attend through, the cheapest first, with what a unit then spends at `target` tokens."""
 
     @abstractmethod
@@ -43,9 +43,9 @@ class Prefill(Aim):
         """Every head alone."""
         return tuple((head,) for head in range(site.n_heads))
 
-    def candidates(self, site: Site, searched: int, target: int) -> tuple[Candidate, ...]:
-        """Bands with the first token, and blocks chosen from the input."""
-        return candidates(site, searched, target)
+    def candidates(self, site: Site, searched: int, target: int, named: Sequence[str] = ()) -> tuple[Candidate, ...]:
+        """Bands with the first token, and the named mechanisms."""
+        return candidates(site, searched, target, named)
 
     def full(self, site: Site, target: int) -> float:
         """All pairs."""
@@ -60,9 +60,9 @@ class Cache(Aim):
         size = site.n_heads // site.n_kv_heads
         return tuple(tuple(range(start, start + size)) for start in range(0, site.n_heads, size))
 
-    def candidates(self, site: Site, searched: int, target: int) -> tuple[Candidate, ...]:
-        """Bands with the first token."""
-        return cache_candidates(site, searched, target)
+    def candidates(self, site: Site, searched: int, target: int, named: Sequence[str] = ()) -> tuple[Candidate, ...]:
+        """Bands with the first token, and the named mechanisms."""
+        return cache_candidates(site, searched, target, named)
 
     def full(self, site: Site, target: int) -> float:
         """All keys and values."""

@@ -1,10 +1,11 @@
-"""The mechanisms that a search tries on a head: windows that keep the first token, and blocks chosen from the input.
+"""The mechanisms that a search tries on a head: windows that keep the first token, and those that the user names.
 
 Heads that have nothing to say rest on the first token, so a window without it is no candidate: on smollm2 a plain
 window of 256 multiplies the perplexity by 2.3. There are few candidates: heads of a layer that share one are
-computed in one call.
+computed in one call. All are masks of positions, so that a plan can be exported and cached steps stay cheap.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,16 +13,13 @@ import torch
 from headscope.attention.call import Call
 from headscope.attention.kept_keys import stored_keys
 from headscope.attention.mechanism import Mechanism
-from headscope.attention.mechanism_spelling import spelling_of
+from headscope.attention.mechanism_spelling import spelled, spelling_of
 from headscope.attention.mechanisms.band_sparse import BandSparse
-from headscope.attention.mechanisms.top_blocks import TopBlocks
 from headscope.core import Site
 
 WIDTHS = (64, 256, 1024, 2048)
 TWO_SIDED_WIDTHS = (8, 16, 32, 64, 128, 256, 1024)  # on each side: encoders read short texts
-BLOCKS = TopBlocks(block=64, blocks=8)
 SAMPLED = 256  # queries on which pairs are counted
-FEWEST_FOR_BLOCKS = 2048  # tokens: in a shorter text a query sees most blocks anyway
 
 
 @dataclass(frozen=True)
@@ -33,24 +31,24 @@ class Candidate:
     spent: float
 
 
-def candidates(site: Site, searched: int, target: int) -> tuple[Candidate, ...]:
+def candidates(site: Site, searched: int, target: int, named: Sequence[str] = ()) -> tuple[Candidate, ...]:
     """The mechanisms for the heads of a site, the cheapest first, with the pairs that they compute at `target` tokens.
 
-    Each hides some keys of a text of `searched` tokens: otherwise the search would not see what it costs. There are
-    none for a site whose scores have more in them than queries and keys, or that limits its keys already.
+    `named` are the spellings of further ones. Each window hides some keys of a text of `searched` tokens: otherwise the
+    search would not see what it costs. There are none for a site whose scores have more in them than queries and keys,
+    or that limits its keys already.
     """
     if not _can_be_searched(site):
         return ()
-    mechanisms = [*_bands(site, searched), *([BLOCKS] if searched >= FEWEST_FOR_BLOCKS else [])]
     listed = [
         Candidate(spelling_of(mechanism), mechanism, computed_pairs(mechanism, site, target))
-        for mechanism in mechanisms
+        for mechanism in _mechanisms(site, searched, named)
     ]
     return _cheaper(listed, full_pairs(site, target))
 
 
-def cache_candidates(site: Site, searched: int, target: int) -> tuple[Candidate, ...]:
-    """The bands for the kv groups of a site, the smallest cache first, with the numbers that it holds of one group.
+def cache_candidates(site: Site, searched: int, target: int, named: Sequence[str] = ()) -> tuple[Candidate, ...]:
+    """The mechanisms for the kv groups of a site, the smallest cache first, with the numbers it holds of one group.
 
     Properties:
         - those that the cache really holds  (tested: test_the_numbers_of_a_cache_are_those_that_it_holds)
@@ -58,8 +56,12 @@ def cache_candidates(site: Site, searched: int, target: int) -> tuple[Candidate,
     if not _can_be_searched(site) or not site.causal:
         return ()
     listed = [
-        Candidate(spelling_of(band), band, cached_numbers(site, len(stored_keys(frozenset({band}), target, target))))
-        for band in _bands(site, searched)
+        Candidate(
+            spelling_of(mechanism),
+            mechanism,
+            cached_numbers(site, len(stored_keys(frozenset({mechanism}), target, target))),
+        )
+        for mechanism in _mechanisms(site, searched, named)
     ]
     return _cheaper(listed, cached_numbers(site, target))
 
@@ -71,6 +73,10 @@ def cached_numbers(site: Site, keys: int) -> float:
 
 def _can_be_searched(site: Site) -> bool:
     return site.kind == "self" and not site.extras and site.window is None
+
+
+def _mechanisms(site: Site, searched: int, named: Sequence[str]) -> list[Mechanism]:
+    return [*_bands(site, searched), *map(spelled, named)]
 
 
 def _bands(site: Site, searched: int) -> list[Mechanism]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from headscope.core import Finding, TextSpec
 from headscope.corpora import text_of
+from headscope.corpora.text_argument import spelled_text
 from headscope.errors import UsageError
 from headscope.experiments.experiment import Display, Experiment, Passage, short_table
 from headscope.experiments.swap.figures import figures
@@ -56,8 +57,8 @@ class Swap(Experiment[Params]):
         if ready is not None and params.export:
             flex_source(ready, model)  # it refuses what cannot be exported, before anything is measured
         sizes = {"tokens": params.tokens, "windows": params.windows}
-        text, searches = text_of(params.text), bool(params.budget)
-        material = gather(model, text, params.lengths, searches=searches, fits=params.fit, **sizes)
+        texts = [text_of(params.text), *map(spelled_text, params.also)]
+        material = gather(model, texts, params.lengths, searches=bool(params.budget), fits=params.fit, **sizes)
         proposal = _exported(model, params, propose(model, params, material, ready, yardstick, progress))
         if params.save:
             proposal.plan.write(params.save)
@@ -112,6 +113,8 @@ def _stated_params(params: Params, material: Material, plan: Plan) -> dict[str, 
         "plan": params.plan or None,
         "budget": params.budget or None,
         "for": params.goal.value if params.budget else None,
+        "also": ",".join(params.also) or None,
+        "try": "; ".join(params.mechanisms) or None,
         "recall": params.recall or None,
         "fit": params.fit,
         "repair": params.repair or None,
@@ -137,10 +140,10 @@ def _method(params: Params, material: Material, proposal: Proposal) -> str:
             "their W_O by least squares; every fourth window chose what each layer takes."
         )
     if proposal.search is not None:
-        searched = " and ".join(f"{len(part)} of {length} tokens" for length, part in material.search.items())
+        searched = ", ".join(f"{len(part.windows)} of {part.tokens} tokens of {part.text}" for part in material.search)
         n_plans = len({tried.steps for tried in proposal.search.tried})
         sentences.append(
-            f"Searched on windows of the split search: {searched}; predicted damages from {len(material.fit)} windows "
+            f"Searched on windows: {searched}; predicted damages from {len(material.fit)} windows "
             f"of the split fit. {n_plans} plans were measured."
         )
         if proposal.search.recall is not None:

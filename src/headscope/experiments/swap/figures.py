@@ -40,9 +40,11 @@ def _heads(heads: pl.DataFrame, sites: Sequence[Site]) -> HeatMap:
 
 def _frontier(frontier: pl.DataFrame, allowed: float) -> Curves:
     series = []
-    for (length,), rows in frontier.group_by(["tokens"], maintain_order=True):
+    texts = frontier["text"].n_unique()
+    for (length, text), rows in frontier.group_by(["tokens", "text"], maintain_order=True):
+        name = f"plans, {length} tokens" + (f" of {text}" if texts > 1 else "")
         loss, low, high = (rows[name].to_numpy().astype(float) for name in ("loss", "loss_low", "loss_high"))
-        series.append(Series(f"plans, {length} tokens", rows["share"].to_numpy(), loss, low, high, points=True))
+        series.append(Series(name, rows["share"].to_numpy(), loss, low, high, points=True))
     series.append(Series("budget", np.array([0.0, 1.0]), np.full(2, allowed), role="theory"))
     series.append(Series("original", np.array([0.0, 1.0]), np.zeros(2), role="null"))
     return Curves(

@@ -3,6 +3,7 @@
 A plan is fitted to `fit` (predicted damage), chosen on `search`, and judged on `test`.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from headscope.core import TextSpec
@@ -19,11 +20,20 @@ FEWEST_LONG = 3  # windows of a longer length, of which a text holds fewer
 
 
 @dataclass(frozen=True)
+class SearchPart:
+    """Windows of one length from one text: a searched plan is within the budget on each part."""
+
+    text: str
+    tokens: int
+    windows: tuple[Tokens, ...]
+
+
+@dataclass(frozen=True)
 class Material:
     """Windows for each purpose; the search's are empty where nothing is searched."""
 
     fit: tuple[Tokens, ...]
-    search: dict[int, tuple[Tokens, ...]]
+    search: tuple[SearchPart, ...]
     test: dict[int, tuple[Tokens, ...]]
     tested_text: Text
     searched_text: Text | None = None
@@ -46,32 +56,36 @@ class Material:
 
 
 def gather(
-    model: Model, text: Text, lengths: tuple[int, ...], *, tokens: int, windows: int, searches: bool, fits: bool = False
+    model: Model,
+    texts: Sequence[Text],
+    lengths: tuple[int, ...],
+    *,
+    tokens: int,
+    windows: int,
+    searches: bool,
+    fits: bool = False,
 ) -> Material:
-    """The windows of each purpose.
+    """The windows of each purpose: a plan is judged on the first text, and searched on all.
 
     Raises:
         UsageError: The text is too short, or the model reads no text.
     """
     if not model.reads_text:
         raise UsageError(f"a plan is judged on text, and {model.spec.name} reads none")
+    text = texts[0]
     is_part = text.name.rpartition(":")[2] in SPLITS
     parts = {} if is_part else split_parts(text)
     tested = text if is_part else parts["test"]
     fit: tuple[Tokens, ...] = ()
-    search: dict[int, tuple[Tokens, ...]] = {}
+    search: list[SearchPart] = []
     by_length, omissions = _judging_windows(model, tested, lengths, windows)
     if searches:
         length = min(tokens, model.spec.context or tokens)
-        search[length] = _windows(model, parts["search"], length, windows, fewest=FEWEST)
-        for longer in (n for n in by_length if n > length):
-            cut, room = windows_of(model, parts["search"], longer), max(FEWEST, windows * length // longer)
-            if len(cut.full) >= FEWEST_LONG:
-                search[longer] = spread(cut, room)
-            else:
-                omissions.append(f"Not searched at {longer} tokens: {parts['search'].name} has {cut.n_tokens}.")
-        longest = min(max(search), FITTED_TOKENS)
-        fit = _windows(model, parts["fit"], longest, FITTED, fewest=1)
+        for splits in (parts, *map(split_parts, texts[1:])):
+            searched = _search_parts(model, splits["search"], length, windows, by_length, omissions)
+            fitted_length = min(max(part.tokens for part in searched), FITTED_TOKENS)
+            fit += _windows(model, splits["fit"], fitted_length, FITTED, fewest=1)
+            search += searched
     elif fits:
         if is_part:
             raise UsageError(
@@ -80,7 +94,21 @@ def gather(
             )
         length = min(tokens, model.spec.context or tokens, FITTED_TOKENS)
         fit = _windows(model, parts["fit"], length, FITTED, fewest=1)
-    return Material(fit, search, by_length, tested, parts.get("search"), omissions)
+    return Material(fit, tuple(search), by_length, tested, parts.get("search"), omissions)
+
+
+def _search_parts(
+    model: Model, text: Text, length: int, count: int, judged: Iterable[int], omissions: list[str]
+) -> list[SearchPart]:
+    """The windows of a text at the length of the search, and at the longer ones at which plans are judged."""
+    searched = [SearchPart(text.name, length, _windows(model, text, length, count, fewest=FEWEST))]
+    for longer in (n for n in judged if n > length):
+        cut = windows_of(model, text, longer)
+        if len(cut.full) >= FEWEST_LONG:
+            searched.append(SearchPart(text.name, longer, spread(cut, max(FEWEST, count * length // longer))))
+        else:
+            omissions.append(f"Not searched at {longer} tokens: {text.name} has {cut.n_tokens}.")
+    return searched
 
 
 def _windows(model: Model, text: Text, length: int, count: int, *, fewest: int) -> tuple[Tokens, ...]:

@@ -64,7 +64,8 @@ def propose(
 def _searched(model: Model, params: Params, material: Material, yardstick: Yardstick, progress: Step) -> Proposal:
     target = max(material.test)
     aim = AIMS[params.goal]
-    by_site = {site: aim.candidates(site, len(material.fit[0]), target) for site in model.sites}
+    searched = max(map(len, material.fit))
+    by_site = {site: aim.candidates(site, searched, target, params.mechanisms) for site in model.sites}
     if not any(by_site.values()):
         raise UsageError(
             f"there is nothing to search in {model.spec.name}: every site has scores with a bias, a softcap or sinks, "
@@ -90,8 +91,7 @@ def _searched(model: Model, params: Params, material: Material, yardstick: Yards
         "by": "search",
         "budget": params.budget,
         "for": params.goal.value,
-        "text": "" if material.searched_text is None else material.searched_text.name,
-        "windows": {str(length): len(windows) for length, windows in material.search.items()},
+        "parts": [{"text": part.text, "tokens": part.tokens, "windows": len(part.windows)} for part in material.search],
     }
     if second is not None:
         origin["recall"] = params.recall

@@ -2,7 +2,8 @@
 
 Plans of the ladder get cheaper and worse step by step. The search halves the range of steps and measures the plan in
 the middle on windows of the split `search`: the longest windows first, since a mechanism hides most there, then shorter
-ones, then recall where it is a budget too. A plan is within the budget at a length when the upper end of its loss is.
+ones, then recall where it is a budget too. A plan is within the budget when the upper end of its loss is, on every text
+and at every length.
 Every measurement stays in the frontier. One that is over the budget beyond doubt after some windows ends early.
 """
 
@@ -13,6 +14,7 @@ from functools import partial
 
 from headscope.experiments.swap.journal import Entry, Journal
 from headscope.experiments.swap.ladder import Ladder
+from headscope.experiments.swap.material import SearchPart
 from headscope.experiments.swap.recall import RecallBudget
 from headscope.experiments.swap.yardstick import Loss, Yardstick
 from headscope.experiments.text_sample import Tokens
@@ -27,10 +29,11 @@ _PRECISION = 100  # the search ends when the best plan is known to this part of 
 
 @dataclass(frozen=True)
 class Tried:
-    """A plan measured at one length: the steps of the ladder that it takes, and what it loses and gains."""
+    """A plan measured on one part: the steps of the ladder that it takes, and what it loses and gains."""
 
     steps: int
     rules: dict[str, str]
+    text: str
     tokens: int
     windows: int
     loss: Loss
@@ -50,7 +53,7 @@ class Search:
 
     model: Model
     ladder: Ladder
-    windows: Mapping[int, Sequence[Tokens]]  # by length
+    parts: Sequence[SearchPart]
     allowed: float
     yardstick: Yardstick
     seconds: float
@@ -76,12 +79,12 @@ class Search:
         return fitting
 
     def measured(self, steps: int) -> tuple[Tried, ...]:
-        """The measurements of the plan with this number of steps, one for each length."""
+        """The measurements of the plan with this number of steps, one for each part."""
         return tuple(tried for tried in self.tried if tried.steps == steps)
 
     def _fits(self, steps: int, step: Step) -> bool:
-        for length in sorted(self.windows, reverse=True):
-            self.tried.append(self._at_length(steps, length, step))
+        for part in sorted(self.parts, key=lambda part: -part.tokens):
+            self.tried.append(self._on_part(steps, part, step))
             if not self.tried[-1].within:
                 return False
         if self.recall is None:
@@ -89,27 +92,27 @@ class Search:
         self.recall_lost[steps] = self.recall.lost(Plan(self.ladder.rules(steps)), step)
         return self.recall_lost[steps] <= self.recall.allowed
 
-    def _at_length(self, steps: int, length: int, step: Step) -> Tried:
-        windows, rules = self.windows[length], self.ladder.rules(steps)
-        originals = self._entries({}, length, f"measuring the original at {length} tokens, window", step)
+    def _on_part(self, steps: int, part: SearchPart, step: Step) -> Tried:
+        rules = self.ladder.rules(steps)
+        originals = self._entries({}, part, f"measuring the original at {part.tokens} tokens, window", step)
         number = len({tried.steps for tried in self.tried} | {steps})
-        task = f"measuring plan {number} of the search at {length} tokens, window"
-        entries = self._entries(rules, length, task, step, originals)
-        loss, count = self._loss(entries, originals, windows), len(entries)
-        seconds, original_seconds = (sum(entry.seconds for entry in part[:count]) for part in (entries, originals))
-        within = count == len(windows) and loss.high <= self.allowed
-        return Tried(steps, rules, length, count, loss, original_seconds / seconds, within)
+        task = f"measuring plan {number} of the search at {part.tokens} tokens, window"
+        entries = self._entries(rules, part, task, step, originals)
+        loss, count = self._loss(entries, originals, part.windows), len(entries)
+        seconds, original_seconds = (sum(entry.seconds for entry in of[:count]) for of in (entries, originals))
+        within = count == len(part.windows) and loss.high <= self.allowed
+        return Tried(steps, rules, part.text, part.tokens, count, loss, original_seconds / seconds, within)
 
     def _loss(self, entries: Sequence[Entry], originals: Sequence[Entry], windows: Sequence[Tokens]) -> Loss:
         readings, without = ([entry.readings for entry in part] for part in (entries, originals[: len(entries)]))
         return self.yardstick.loss(readings, without, windows[: len(entries)])
 
     def _entries(
-        self, rules: Mapping[str, str], length: int, task: str, step: Step, originals: Sequence[Entry] = ()
+        self, rules: Mapping[str, str], part: SearchPart, task: str, step: Step, originals: Sequence[Entry] = ()
     ) -> list[Entry]:
         """The entries of the windows; of fewer where a plan is far over the budget."""
         entries: list[Entry] = []
-        windows = self.windows[length]
+        windows = part.windows
         with apply(Plan(rules), self.model):
             for index, tokens in enumerate(windows):
                 step(task, index, len(windows))

@@ -21,6 +21,7 @@ COMMAND = Command(
     examples=(
         "headscope swap smollm2 --replace 'L10-20=window(left=256)' --text moby-dick",
         "headscope swap smollm2 --budget 1% --text moby-dick --save plan.json --out out/swap",
+        "headscope swap smollm2 --budget 1% --text moby-dick --also handbook-en --save plan.json",
         "headscope swap smollm2 --budget 1% --for cache --text moby-dick --save plan.json",
         "headscope swap smollm2 --plan plan.json --text handbook-en --lengths 2048,8192",
         "headscope swap smollm2 --plan plan.json --export flex",
@@ -84,6 +85,22 @@ class Params:
             "help": "what a search makes cheap: the prefill, head by head, or the cache, by groups of heads that share "
             "keys and values",
             "option": "for",
+        },
+    )
+    also: tuple[str, ...] = field(
+        default=(),
+        metadata={
+            "help": "further texts: a searched plan stays within the budget on the split search of each",
+            "metavar": "TEXT,TEXT",
+        },
+    )
+    mechanisms: tuple[str, ...] = field(
+        default=(),
+        metadata={
+            "help": "a further mechanism that a search tries besides windows, as in top_blocks(block=64, blocks=8)",
+            "metavar": "MECHANISM",
+            "option": "try",
+            "commas": False,
         },
     )
     recall: str = field(
@@ -150,6 +167,7 @@ class Params:
 
     def check(self) -> None:
         """Refuse rules, plans and budgets that cannot be read, and several sources of a plan at once."""
+        from headscope.attention.mechanism_spelling import check_spelling
         from headscope.experiments.swap.rules import rules_of
         from headscope.model.plans.plan import Plan
 
@@ -174,14 +192,12 @@ class Params:
                 f"the budget of recall {self.recall!r} is no percentage above 0 % and below 100 %",
                 hint="--recall 5% lets a plan lose one of twenty facts that the original finds",
             )
-        # The command line hands over the name of a text before it is read.
-        name, _, split = str(getattr(self.text, "name", self.text)).rpartition(":")
-        if (self.budget or self.repair) and split in ("fit", "search", "test"):
-            task = "search" if self.budget else "repair"
-            raise UsageError(
-                f"a {task} splits the text by its documents, and {name}:{split} is one split already",
-                hint=f"name the whole text: --text {name}",
-            )
+        for option, values in (("--also", self.also), ("--try", self.mechanisms)):
+            if values and not self.budget:
+                raise UsageError(f"{option} is for a search", hint="add --budget 1%")
+        self._check_texts()
+        for mechanism in self.mechanisms:
+            check_spelling(mechanism)
         if self.lengths and min(self.lengths) < 16:
             raise UsageError(f"lengths are at least 16 tokens, got {list(self.lengths)}")
         if 0 < self.repair < FEWEST_REPAIR_TOKENS:
@@ -193,3 +209,20 @@ class Params:
         rules_of(self.replace)
         if self.plan:
             Plan.read(self.plan)
+
+    def _check_texts(self) -> None:
+        """Refuse texts that do not exist, and splits where whole texts are split."""
+        from headscope.corpora.text_argument import check_spelling
+
+        # The command line hands over the name of a text before it is read.
+        searched = [("--text", str(getattr(self.text, "name", self.text))), *(("--also", name) for name in self.also)]
+        for option, spelling in searched:
+            name, _, split = spelling.rpartition(":")
+            if (self.budget or self.repair) and split in ("fit", "search", "test"):
+                task = "search" if self.budget else "repair"
+                raise UsageError(
+                    f"a {task} splits the text by its documents, and {name}:{split} is one split already",
+                    hint=f"name the whole text: {option} {name}",
+                )
+        for name in self.also:
+            check_spelling(name)

@@ -141,11 +141,12 @@ def embedding_table(by_length: Mapping[int, Float[Tensor, " windows"]]) -> pl.Da
 
 
 def frontier_table(search: Search, model: Model) -> pl.DataFrame:
-    """A row for every plan and length that the search measured: predicted cost, measured time, quality."""
+    """A row for every plan, length and text that the search measured: predicted cost, measured time, quality."""
     rows = [
         {
             "replaced": tried.steps,
             "tokens": tried.tokens,
+            "text": tried.text,
             "share": plan_pairs(Plan(tried.rules), model.sites, tried.tokens)
             / plan_pairs(Plan({}), model.sites, tried.tokens),
             "flops": forward_flops(model, Plan(tried.rules), tried.tokens)
@@ -157,10 +158,10 @@ def frontier_table(search: Search, model: Model) -> pl.DataFrame:
             "recall_lost": search.recall_lost.get(tried.steps),
             "within": tried.within,
         }
-        for tried in sorted(search.tried, key=lambda tried: (tried.steps, tried.tokens))
+        for tried in sorted(search.tried, key=lambda tried: (tried.steps, tried.tokens, tried.text))
     ]
     floats = ("share", "flops", "cached", "speedup", "loss", "loss_low", "loss_high")
-    schema = {"replaced": _COUNT, "tokens": _COUNT, **dict.fromkeys(floats, _FLOAT), "windows": _COUNT}
+    schema = {"replaced": _COUNT, "tokens": _COUNT, "text": _WORD, **dict.fromkeys(floats, _FLOAT), "windows": _COUNT}
     return pl.DataFrame(rows, schema={**schema, "recall_lost": _FLOAT, "within": pl.Boolean})
 
 
