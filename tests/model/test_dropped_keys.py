@@ -14,10 +14,13 @@ from transformers import DynamicCache
 
 import headscope as hs
 from headscope import attention
+from headscope.attention.call import Call
 from headscope.errors import CaptureError
 from headscope.model.model import Model, open_model
 from headscope.model.plans.applied_plan import AppliedPlan, apply
 from headscope.model.plans.plan import Plan
+from headscope.model.session import attention_calls
+from headscope.model.transformers.attention_hook import own_attention
 from headscope.model.transformers.dropping_layer import DroppingLayer, cache_bytes
 from tests.model.families import DECODERS, Family
 from tests.model.test_fidelity import by_name
@@ -85,6 +88,38 @@ def lengths(cache: Any) -> list[list[int]]:
         [store.keys.shape[2] for store in layer.stores] if isinstance(layer, DroppingLayer) else [layer.keys.shape[2]]
         for layer in cache.layers
     ]
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: "; ".join(plan.values()))
+@pytest.mark.parametrize("is_padded", [False, True], ids=["whole", "padded"])
+@pytest.mark.parametrize("name", ["llama_gqa", "gpt2"])
+def test_steps_are_the_rows_of_a_prefill(name: str, is_padded: bool, plan: Mapping[str, str]) -> None:
+    """A step asks all heads of a site at once, under masks of their own; a prefill asks mechanism by mechanism."""
+    model, tokens = opened(name), text(24, batch=2)
+    real = torch.ones_like(tokens)
+    if is_padded:
+        real[1, :5] = 0
+    with apply(Plan(dict(plan)), model), torch.no_grad():
+        stepped = read(model, tokens, (3,), KeepingCache(model.hf.config), real)
+        whole = model.hf(tokens, attention_mask=real).logits
+    difference = (stepped - whole)[real.bool()]
+    assert float(difference.abs().max()) <= SAME_LOGITS * float(whole.abs().max())
+
+
+def test_a_step_of_several_mechanisms_is_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = opened("llama_gqa")
+    calls: list[int] = []
+
+    def counted(call: Call) -> Tensor:
+        calls.append(call.q.shape[1])
+        return own_attention(call)
+
+    monkeypatch.setattr(attention_calls, "own_attention", counted)
+    heads = model.sites[0].n_heads
+    plan = {SINK: "L0-1.H0", LONGER: "L0-1.H2", "window(left=4)": "L0-1.H3"}
+    with apply(Plan(plan), model):
+        read(model, text(6), (5,), KeepingCache(model.hf.config))
+    assert calls[-len(model.sites) :] == [heads] * len(model.sites)
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: "; ".join(plan.values()))

@@ -5,7 +5,7 @@ maps, or the model's own); patches of the output (z); ablation; captures of the 
 the call really computes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -272,11 +272,7 @@ class AttentionCalls:
 
     def _attended(self, site: Site, call: Call, stored: Sequence[Part] | None) -> Tensor:
         all_heads = [(call, tuple(range(site.n_heads)), False)]
-        pieces = [
-            (None if reads_all else mechanism, group, _piece(part, heads, group))
-            for part, heads, reads_all in stored or all_heads
-            for mechanism, group in self._groups(site, heads).items()
-        ]
+        pieces = [piece for part in stored or all_heads for piece in self._pieces(site, *part)]
         if len(pieces) == 1:
             return self._mixed(site, pieces[0][0], pieces[0][2])
         batch, n_heads, queries, _ = call.q.shape
@@ -285,6 +281,22 @@ class AttentionCalls:
         for mechanism, group, piece in pieces:
             out[:, head_index(group)] = self._mixed(site, mechanism, piece)
         return out
+
+    def _pieces(
+        self, site: Site, part: Call, heads: Heads, reads_all: bool
+    ) -> list[tuple[Mechanism | None, Heads, Call]]:
+        """The calls that give the heads of a part: one for each mechanism, or one for all of a single query.
+
+        A single query reads all stored keys faster under a mask for each head than keys that are copied for the heads
+        of each mechanism.
+        """
+        groups = self._groups(site, heads)
+        masked = _masked(part, heads, groups) if len(groups) > 1 and part.q.shape[2] == 1 else None
+        if masked is not None:
+            return [(None, heads, masked)]
+        return [
+            (None if reads_all else mechanism, group, _piece(part, heads, group)) for mechanism, group in groups.items()
+        ]
 
     def _mixed(self, site: Site, mechanism: Mechanism | None, call: Call) -> Tensor:
         if mechanism is None:
@@ -336,6 +348,31 @@ class AttentionCalls:
                     else:
                         capture.keep(quantity, site, tensor, window)
         return out
+
+
+def _masked(part: Call, heads: Heads, groups: Mapping[Mechanism | None, Heads]) -> Call | None:
+    """The call in which every head sees the keys that its mechanism lets it see.
+
+    None where a mechanism is no softmax over keys that positions alone choose.
+    """
+    batch, n_heads, rows, _ = part.q.shape
+    allowed = part.q.new_ones((batch, n_heads, rows, part.k.shape[2]), dtype=torch.bool)
+    for mechanism, group in groups.items():
+        if mechanism is None:
+            continue
+        seen_call = None if mechanism.chooses_pairs else mechanism.seen(_places(part, len(group)))
+        if seen_call is None or mechanism.supports(part) is not None:
+            return None
+        allowed[:, [heads.index(head) for head in group]] = seen_call.visible()
+    return replace(part, mask=allowed if part.mask is None else part.mask & allowed)
+
+
+def _places(call: Call, n_heads: int) -> Call:
+    """The call of some heads without what is in its queries and keys; what positions decide is the same."""
+    nothing = call.q.new_zeros(()).expand(call.q.shape[0], n_heads, call.k.shape[2], 1)
+    empty = replace(call, q=nothing[:, :, : call.q.shape[2]], k=nothing, v=nothing, mask=None, bias=None, sinks=None)
+    empty.__dict__["offset"] = call.offset
+    return empty
 
 
 def _piece(part: Call, heads: Heads, group: Heads) -> Call:
