@@ -1,12 +1,14 @@
 """Reads the paragraphs of LibreOffice's help pages by their identifiers.
 
-A page shows one variant of a text for each platform or application and hides the others by a script. Here the
-variant is chosen that is meant for everybody: the one called `default`, else the first that is not for a Mac.
+A page holds the variants of a text for all platforms and applications, and a script hides all but one. Read as they
+stand, "Command" and "Ctrl" become "CommandCtrl", and a link comes twice. Here one variant is chosen: the one called
+`default`, else the first that is not for a Mac. Where two elements touch and glue two words ("buttonBack"), a space
+is put between them.
 """
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import PurePosixPath
@@ -103,7 +105,7 @@ class _PageReader(HTMLParser):
                 return
 
     def _close(self, element: _Element) -> None:
-        text = "".join(element.pieces)
+        text = _joined(element.pieces)
         if element.role == "paragraph":
             # A dropped paragraph stays as an empty one: those after it keep their numbers.
             self.texts[element.name].append("" if element.is_dropped else re.sub(r"\s+", " ", text).strip())
@@ -135,3 +137,12 @@ def _chosen(variants: Mapping[str, str]) -> str:
     if "default" in variants:
         return variants["default"]
     return next((text for name, text in variants.items() if name != "MAC"), "")
+
+
+def _joined(pieces: Sequence[str]) -> str:
+    """The texts of neighbouring elements; a small letter before a capital one is the end of a word."""
+    text = ""
+    for piece in pieces:
+        is_glued = text[-1:].islower() and piece[:1].isupper()
+        text += f" {piece}" if is_glued else piece
+    return text

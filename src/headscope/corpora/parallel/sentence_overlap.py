@@ -4,7 +4,7 @@ Definition:
     The words of a sentence are the set $W$ of its runs of letters and digits, without regard to case, every run of
     digits written as 0. A script that does not separate words has its signs as words. A sentence without words has
     itself as its only word. The overlap of two sentences is $2 |W_a \cap W_b| / (|W_a| + |W_b|)$. Two sentences are
-    nearly the same when their overlap is at least 4/5.
+    nearly the same when their overlap is at least 17/20.
 Properties:
     - symmetric, from 0 to 1; 1 for the same words in any order  (tested: test_overlap_laws)
     - pairs of near-duplicates are those that comparing everything finds  (tested: test_near_duplicates_are_all_found)
@@ -20,7 +20,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
-NEAR = Fraction(4, 5)
+NEAR = Fraction(17, 20)
 
 # Scripts that do not separate words: each sign counts as one.
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\u0e00-\u0e7f]|\w+")
