@@ -3,7 +3,7 @@
 A page holds the variants of a text for all platforms and applications, and a script hides all but one. Read as they
 stand, "Command" and "Ctrl" become "CommandCtrl", and a link comes twice. Here one variant is chosen: the one called
 `default`, else the first that is not for a Mac. Where two elements touch and glue two words ("buttonBack"), a space
-is put between them.
+is put between them; where nothing tells a glued word from a compound, the paragraph is left out.
 """
 
 import re
@@ -97,12 +97,13 @@ class _PageReader(HTMLParser):
                 return
 
     def handle_data(self, data: str) -> None:
-        for element in reversed(self._open):
-            if element.role == "switch":
-                return  # white space between variants
-            if element.role:
-                element.pieces.append(data)
-                return
+        element = next((element for element in reversed(self._open) if element.role), None)
+        if element is None or element.role == "switch":  # white space between variants
+            return
+        paragraph = self._paragraph()
+        if paragraph is not None and _is_doubtful(element.pieces, data):
+            paragraph.is_dropped = True
+        element.pieces.append(data)
 
     def _close(self, element: _Element) -> None:
         text = _joined(element.pieces)
@@ -137,6 +138,11 @@ def _chosen(variants: Mapping[str, str]) -> str:
     if "default" in variants:
         return variants["default"]
     return next((text for name, text in variants.items() if name != "MAC"), "")
+
+
+def _is_doubtful(pieces: Sequence[str], piece: str) -> bool:
+    """Whether two small letters of two elements touch: a compound in German, two words elsewhere."""
+    return bool(pieces) and pieces[-1][-1:].islower() and piece[:1].islower()
 
 
 def _joined(pieces: Sequence[str]) -> str:
