@@ -12,6 +12,7 @@ from headscope.corpora.parallel.cached_pairs import cached_pairs
 from headscope.corpora.parallel.help_languages import HELP_PAIRS, LANGUAGES, languages_of
 from headscope.corpora.parallel.pair_files import moses_pairs, tsv_pairs
 from headscope.corpora.parallel.pairs import PAIR_SPLITS, Pair, PairCounts, PairSplit, ParallelText, checked_pair_split
+from headscope.corpora.text_argument import file_exists
 from headscope.errors import UsageError
 from headscope.progress import Step, silent
 
@@ -21,24 +22,24 @@ TSV = ".tsv"
 def parse_pair_spelling(spelling: str) -> tuple[str, PairSplit | None]:
     """Separate the name of a parallel text from the split after its last colon."""
     name, colon, split = spelling.rpartition(":")
-    is_split = colon and not Path(spelling).exists() and (split in PAIR_SPLITS or is_parallel(name))
+    is_split = colon and not file_exists(spelling) and (split in PAIR_SPLITS or is_parallel(name))
     return (name, checked_pair_split(split)) if is_split else (spelling, None)
 
 
 def is_parallel(name: str) -> bool:
     """Whether a spelling without a split means parallel text; an existing file of that name is a text."""
     if languages_of(name) is not None:
-        return not Path(name).exists()
+        return not file_exists(name)
     return name.endswith(TSV) or _two_files(name) is not None
 
 
 def check_pair_spelling(spelling: str) -> None:
     """Refuse a spelling that `parallel_text` would refuse without reading or fetching anything."""
     name, _ = parse_pair_spelling(spelling)
-    if languages_of(name) is not None and not Path(name).exists():
+    if languages_of(name) is not None and not file_exists(name):
         return
     for path in _two_files(name) or ((Path(name),) if name.endswith(TSV) else ()):
-        if not path.exists():
+        if not file_exists(str(path)):
             raise UsageError(
                 f"the file {path} of the parallel text {name} does not exist (looked in {path.absolute().parent})",
                 hint="give a file with two columns (pairs.tsv) or two files (a.en,a.it)",
@@ -92,7 +93,7 @@ def prepared_pairs(
 
 def _two_files(name: str) -> tuple[Path, Path] | None:
     first, comma, second = name.partition(",")
-    if not comma or not first or not second or "," in second or Path(name).exists():
+    if not comma or not first or not second or "," in second or file_exists(name):
         return None
     return Path(first), Path(second)
 
