@@ -141,6 +141,11 @@ def _prepared(first: HelpLanguage, second: HelpLanguage, aligned: list[Pair]) ->
 
     name = f"{first.code}-{second.code}"
     pairs, counts = clean_pairs(aligned)
+    if not pairs:
+        raise ResourceError(
+            f"{first.package.name} and {second.package.name} have no paragraph in common",
+            hint="update headscope: the packages have changed",
+        )
     groups = groups_of(pairs)
     return ParallelText(name, (first.code, second.code), pairs, pair_splits(pairs, groups, name), groups, counts)
 

@@ -54,7 +54,7 @@ def pair_splits(pairs: Sequence[Pair], groups: Sequence[int], name: str) -> tupl
         raise UsageError(
             f"{name} is too short to be split: its {len(pairs)} pairs in {len(smallest_key)} groups of near-duplicates "
             f"give {counts}; expected some in each",
-            hint="give a few hundred pairs at least",
+            hint="give the whole text, a few hundred pairs at least; a part of it falls into the same split again",
         )
     return splits
 
