@@ -10,7 +10,8 @@ from headscope.corpora.parallel.pairs import Pair
     ("source", "target", "reason"),
     [
         ("Click the button.", "Fate clic sul pulsante.", None),
-        ("Dash dot dot", "Tratto punto punto", None),
+        ("Long dash dash", "Tratto lungo lungo", None),
+        ("A line where the minutes go", "Eine Linie, an der der Schreiber steht", None),
         ("Writer (text)", "Writer (testo)", None),
         ("mean – a measure of it", "media – una misura di ciò", None),
         ("Type <?> in the window.", "Digitate <?> nella finestra.", None),
@@ -23,7 +24,7 @@ from headscope.corpora.parallel.pairs import Pair
         ("=ROUND(987.65;-2) is 1000", "=ARROTONDA(987,65;-2) dà 1000", "few letters"),
         ("The Open Document Format", "the Open Document format", "not translated"),
         ("Click it.", "Fate clic su questo pulsante e poi ancora.", "very different lengths"),
-        ("See the article now.", "Consultate consultate l'articolo.", "doubled words on one side"),
+        ("See the article now.", "E consultate consultate l'articolo.", "doubled words on one side"),
         ("Open the page of it", "Apri la pagina la pagina sua", "doubled words on one side"),
     ],
 )

@@ -80,11 +80,16 @@ def data(
 
 
 def _list(form: Format) -> None:
-    rows = [*map(dataclasses.asdict, texts()), *map(dataclasses.asdict, parallel_texts())]
+    rows = [*map(dataclasses.asdict, texts()), *(_pair_row(dataclasses.asdict(entry)) for entry in parallel_texts())]
     show_rows([_short(row) for row in rows] if form is Format.TABLE else rows, form)
     if form is Format.TABLE:
         note("MB are downloaded once, for all texts of a package; `headscope data NAME` or any --text NAME fetches it")
         note("en-it and its like are parallel text, counted in pairs; any two of its languages can be paired")
+
+
+def _pair_row(row: dict[str, Any]) -> dict[str, Any]:
+    """The row of a parallel text, in the columns of a text as far as they fit."""
+    return {"what" if name == "summary" else name: value for name, value in row.items()}
 
 
 def _short(row: dict[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,8 @@ UNTRANSLATED = 0.7  # overlap of a sentence and its translation
 _INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u2060\ufeff]")
 _MENU_PATH = re.compile(r" - |\w [–▸►→>] [^\W\d_a-z]")
 _TAG = re.compile(r"</?[A-Za-z][^<>]*[=/\"][^<>]*>|</[A-Za-z]+>")
-_DOUBLED = re.compile(r"\b([^\W\d_]\w*(?: \w+)*) \1\b", re.IGNORECASE)
+# Several words, or one of four letters: German has "an der der", and "können Sie sie".
+_DOUBLED = re.compile(r"\b(\w+(?: \w+)+|[^\W\d_]{4,}) \1\b")
 
 
 def tidy(text: str) -> str:

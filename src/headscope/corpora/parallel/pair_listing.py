@@ -17,7 +17,7 @@ class PairEntry:
     name: str
     language: str
     title: str
-    what: str
+    summary: str
     licence: str
     origin: str
     size_bytes: int

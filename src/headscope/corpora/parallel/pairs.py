@@ -71,12 +71,12 @@ class ParallelText:
 
     def part(self, split: PairSplit | None = None) -> PairPart:
         """The pairs of one split, or all of them."""
-        chosen = [index for index, pair_split in enumerate(self.splits) if split in (None, pair_split)]
+        positions = [index for index, pair_split in enumerate(self.splits) if split in (None, pair_split)]
         return PairPart(
             self.name if split is None else f"{self.name}:{split}",
             self.languages,
-            tuple(self.pairs[index] for index in chosen),
-            tuple(self.groups[index] for index in chosen),
+            tuple(self.pairs[index] for index in positions),
+            tuple(self.groups[index] for index in positions),
         )
 
     def swapped(self, name: str) -> "ParallelText":

@@ -78,9 +78,9 @@ def bootstrap_of_sums(
 def _counts(members: int, draws: int, seed: int) -> Float[Tensor, "draws members"]:
     """How often each member is drawn: as many draws as members, again and again."""
     generator = torch.Generator().manual_seed(seed)
-    drawn = torch.randint(members, (draws, members), generator=generator)
+    indices = torch.randint(members, (draws, members), generator=generator)
     ones = torch.ones(draws, members, dtype=torch.float64)
-    return torch.zeros(draws, members, dtype=torch.float64).scatter_add_(1, drawn, ones)
+    return torch.zeros(draws, members, dtype=torch.float64).scatter_add_(1, indices, ones)
 
 
 def _widening(members: int) -> float:
