@@ -17,6 +17,11 @@ from headscope.attention.mechanisms import mechanism_members
 from headscope.cli.index_command import rows
 from headscope.cli.member_commands import option_name
 from headscope.core import claim_wording, verdict
+from headscope.corpora.parallel.nearest_sentences import BANDS
+from headscope.corpora.parallel.pair_cleaning import REASONS
+from headscope.corpora.parallel.pair_listing import parallel_texts
+from headscope.corpora.parallel.pair_splits import PAIR_SHARES
+from headscope.corpora.parallel.sentence_overlap import NEAR
 from headscope.experiments import command_of, experiment_members
 from headscope.lenses import lens_members
 from headscope.members import Member, setting_help
@@ -96,6 +101,32 @@ Menus, listings and code are left out. Of a translation that is not finished, th
 language of the original are left out. Nothing else is changed but white space
 and, in `bible`, the sign for an apostrophe.
 """
+PAIRS_HEAD = """
+## Parallel text
+
+Sentences with their translations, to train and judge translation on. `headscope data en-it` fetches a named one, and
+`headscope data en-it:test --out test.tsv` writes a split of it, a pair a line. Any two of the languages can be
+paired, in both directions (`de-fr`); the first time takes about {seconds} seconds, without the download. Your own are
+read from a file with two columns (`headscope data pairs.tsv`) or from two files with a sentence a line (`headscope
+data a.en,a.it`). Without network or apt, put both packages into a folder: `headscope data en-it --from FOLDER`.
+"""
+PAIRS_TEXT = """
+- **Alignment.** Two paragraphs are a pair when they have the same page and the same identifier. A page holds the
+  variants of a text for all platforms and hides all but one by a script; the one for everybody is taken, or the first
+  that is not for a Mac, so that "Command" and "Ctrl" do not become "CommandCtrl". Code is left out, and so are
+  paragraphs with sub- or superscripts.
+- **Cleaning** drops pairs, and `headscope data en-it` counts them by reason, in this order: {reasons}. Of your own
+  files only repetitions are dropped; an empty sentence, or lines that differ in number, are an error.
+- **Near-duplicates.** The words of a sentence are its runs of letters and digits, without regard to case, every run
+  of digits written as 0. The overlap of two sentences is twice the number of words in both, divided by the sum of the
+  numbers of words of each. They are nearly the same when it is at least {near}. Pairs that are nearly the same on
+  either side form a group, and so do pairs that others connect.
+- **Splits.** A hash decides for each group whether its pairs are in {shares}. So no sentence of `test` is nearly the
+  same as one of `train`, neither in the original nor in the translation.
+- **Distance.** Scores of translations are given overall and by the overlap of the source with the nearest source of
+  `train`: {bands}. Beside them stands the nearest-neighbour copy: the translation of that nearest source, which is
+  what memory alone gives.
+"""
 INDEX_HEAD = """# Index of the documents
 
 Every figure, table, numbered formula, theorem and question of the works whose mathematics headscope executes, and every
@@ -153,7 +184,24 @@ def text_page() -> str:
         for text in headscope.texts()
     ]
     shares = ", ".join(f"{round(100 * share)} % {split}" for split, share in api.SPLIT_SHARES.items())
-    return "\n".join([TEXTS_HEAD, head, *rows, SPLITS_TEXT.format(shares=shares)])
+    return "\n".join([TEXTS_HEAD, head, *rows, SPLITS_TEXT.format(shares=shares)]) + parallel_text_section()
+
+
+def parallel_text_section() -> str:
+    """The parallel texts that have a name, and how they come about."""
+    head = "| name | languages | what | licence | from | download |\n|---|---|---|---|---|---|"
+    rows = [
+        f"| `{text.name}` | {text.language} | {text.summary} | {text.licence} | {text.origin} | "
+        f"{text.size_bytes / 1e6:.1f} MB |"
+        for text in parallel_texts()
+    ]
+    notes = PAIRS_TEXT.format(
+        reasons="; ".join(REASONS),
+        near=NEAR,
+        shares=", ".join(f"`{split}` ({round(100 * share)} %)" for split, share in PAIR_SHARES.items()),
+        bands=", ".join(BANDS),
+    )
+    return "\n".join([PAIRS_HEAD.format(seconds=12), head, *rows, notes])
 
 
 def index_page() -> str:

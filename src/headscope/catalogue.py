@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from headscope.core import Run
     from headscope.corpora import LocatedText, TextEntry
+    from headscope.corpora.parallel.pair_listing import LocatedPairs, PairEntry
+    from headscope.corpora.parallel.pairs import Pair
     from headscope.model.sources.names import ListedModel
     from headscope.progress import Step
 
@@ -39,6 +41,7 @@ __all__ = [
     "check_index",
     "check_mechanism",
     "check_model",
+    "check_pairs",
     "check_run",
     "check_settings",
     "check_text",
@@ -47,10 +50,13 @@ __all__ = [
     "described_forms",
     "experiment_function",
     "experiment_members",
+    "find_pairs",
     "find_text",
     "forms",
     "index_item",
     "is_model_list",
+    "is_parallel",
+    "joined_pairs",
     "joined_text",
     "lens_member",
     "lens_members",
@@ -58,6 +64,7 @@ __all__ = [
     "mechanism_members",
     "models",
     "models_in_list",
+    "parallel_texts",
     "setting_help",
     "stored_summaries",
     "texts",
@@ -90,6 +97,42 @@ def joined_text(documents: Sequence[str]) -> str:
     from headscope.corpora.text import joined
 
     return joined(documents)
+
+
+def parallel_texts() -> "list[PairEntry]":
+    """Every parallel text that has a name."""
+    from headscope.corpora.parallel.pair_listing import parallel_texts as listed_pairs
+
+    return listed_pairs()
+
+
+def is_parallel(spelling: str) -> bool:
+    """Whether a spelling, with a split or without, means parallel text."""
+    from headscope.corpora.parallel.pair_argument import is_parallel as is_parallel_name
+    from headscope.corpora.parallel.pair_argument import parse_pair_spelling
+
+    return is_parallel_name(parse_pair_spelling(spelling)[0])
+
+
+def find_pairs(spelling: str, *, progress: "Step | None" = None, folder: "Path | None" = None) -> "LocatedPairs":
+    """A parallel text with its splits; fetched once where that is needed."""
+    from headscope.corpora.parallel.pair_listing import find_pairs as find
+
+    return find(spelling, progress, folder)
+
+
+def joined_pairs(pairs: "tuple[Pair, ...]") -> str:
+    """Pairs as one file with two columns."""
+    from headscope.corpora.parallel.pairs import tab_separated
+
+    return tab_separated(pairs)
+
+
+def check_pairs(spelling: str) -> None:
+    """Refuse what is neither a name nor files of parallel text; nothing is fetched or read."""
+    from headscope.corpora.parallel.pair_argument import check_pair_spelling
+
+    check_pair_spelling(spelling)
 
 
 def check_model(name: str, *, hub: bool = False) -> None:

@@ -27,7 +27,7 @@ def demo(tmp_path, monkeypatch, own_cache):
     """A text `demo` of forty documents in an npm package, known by its name."""
     files = {f"package/data/{n}.txt": f"Document number {n}.\n\nIt has two paragraphs." for n in range(N_PAGES)}
     made = tarball(tmp_path / "demo-1.0.tgz", files | {"package/index.js": "process.exit(1)"})
-    package = Package("npm", "@us/demo", made.stat().st_size, r"package/data/\d+\.txt", plain_files, "1.0")
+    package = Package("npm", "@us/demo", made.stat().st_size, r"package/data/\d+\.txt", "1.0", extract=plain_files)
     source = Source("demo", "en", "a demo", "a demo", "CC0-1.0", replace(package, sha256=sha256_of(made)))
     monkeypatch.setitem(SOURCES, "demo", source)
     monkeypatch.setattr(package_clients, "run", bringing(made))
@@ -190,7 +190,7 @@ def test_a_page_and_its_translation_are_in_one_split(tmp_path, own_cache, monkey
 
     files = {f"h/{lang}/p{n}.html": page(lang, n) for lang in ("en-US", "de-DE") for n in range(N_PAGES)}
     made = deb(tmp_path / "book_2.0_all.deb", files)
-    package = Package("apt", "book", made.stat().st_size, r"h/[\w-]+/p\d+\.html", handbook)
+    package = Package("apt", "book", made.stat().st_size, r"h/[\w-]+/p\d+\.html", extract=handbook)
     sources = [Source(f"book-{part[:2]}", part[:2], "", "", "", package, part) for part in ("en-US", "de-DE")]
     monkeypatch.setattr(catalogue, "SOURCES", {source.name: source for source in sources})
     monkeypatch.setattr(package_clients, "run", bringing(made))

@@ -27,7 +27,7 @@ from headscope.lenses.preconditioning.followers import Followers, TextWindow, pa
 from headscope.lenses.preconditioning.pairs import Pairs
 from headscope.lenses.scores import heads as score_law
 from headscope.lenses.uniformity.tables import estimate
-from headscope.maths.resampling.bootstrap import bootstrap_interval
+from headscope.maths.resampling.bootstrap import bootstrap_interval, bootstrap_of_sums
 from headscope.maths.resampling.clustered_mean import clustered_mean
 from headscope.maths.resampling.interval_difference import difference_interval
 from headscope.maths.resampling.jackknife import jackknife
@@ -147,6 +147,17 @@ def of_the_bootstrap_of_few_words():
     samples = skewed(MEASURED, 600, 12)
     low, high = bootstrap_interval(samples, draws=1000)
     return torch.stack((samples.mean(0), low, high, torch.ones(600, dtype=torch.float64)), -1)
+
+
+def of_the_bootstrap_of_sums():
+    """A ratio of two sums, as scores of translations are."""
+    samples = torch.stack((skewed(SEEN, 300, 13), skewed(SEEN, 300, 14) * 1.5), -1).transpose(0, 1)
+
+    def ratio(sums):
+        return sums[:, 0] / sums[:, 1]
+
+    values = [(float(ratio(sample.sum(0)[None])), *bootstrap_of_sums(sample, ratio, draws=500)) for sample in samples]
+    return torch.tensor([(*row, 2 / 3) for row in values], dtype=torch.float64)
 
 
 def of_perplexity():
@@ -269,6 +280,7 @@ KINDS: dict[str, Callable[[], Repetitions]] = {
     "scores": of_scores,
     "bootstrap": of_the_bootstrap,
     "bootstrap of few words": of_the_bootstrap_of_few_words,
+    "bootstrap of sums": of_the_bootstrap_of_sums,
     "perplexity": of_perplexity,
     "claims": of_claims,
     "groups of previous tokens": of_groups,

@@ -24,6 +24,10 @@ from headscope.attention.mechanism_spelling import spelled
 from headscope.cli.app import _saved
 from headscope.core import Finding, Run, Selection, Site
 from headscope.corpora import read_text
+from headscope.corpora.byte_pair_tokenizer import load_tokenizer
+from headscope.corpora.parallel.help_pages import page_paragraphs
+from headscope.corpora.parallel.pair_argument import parse_pair_spelling
+from headscope.corpora.parallel.pair_files import tsv_pairs
 from headscope.corpora.text_argument import parse_spelling
 from headscope.errors import HeadscopeError
 from headscope.experiments.intervene.change_spelling import Change, place_of
@@ -198,6 +202,34 @@ def test_changes(text: str) -> None:
         Change.of(text)
     with refusing():
         place_of(text, text)
+
+
+HELP_PAGE = (
+    *('<p id="a">', "</p>", '<h1 id="b">', "</h1>", '<span class="switchinline">', '<span class="MAC">', "<span>"),
+    *("</span>", "<b>", "</b>", "<br>", "<sup>", "word", "Word", "&amp;", "&#", "<!--", "-->", "<![CDATA[", "<"),
+)
+
+
+@fuzz(80)
+@given(text_like(HELP_PAGE))
+def test_help_pages(content: str) -> None:
+    with refusing():
+        paragraphs = page_paragraphs(content)
+        assert all(isinstance(text, str) for texts in paragraphs.values() for text in texts)
+
+
+@fuzz(60)
+@given(st.data())
+def test_pairs_and_tokenizers(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    file = tmp_path_factory.getbasetemp() / "fuzzed.tsv"
+    file.write_bytes(data.draw(bytes_like("Käse\tformaggio\nein Wort\tuna parola\n".encode(), 60)))
+    with refusing():
+        tsv_pairs(file)
+    file.write_text(json.dumps(data.draw(json_like({"version": "1.0", "added_tokens": [], "model": {"type": "BPE"}}))))
+    with refusing():
+        load_tokenizer(file)
+    with refusing():
+        parse_pair_spelling(data.draw(text_like(("en-it", ":", "test", ",", ".tsv", "/", "\0"))))
 
 
 @fuzz(30)

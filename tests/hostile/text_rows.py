@@ -67,6 +67,19 @@ def odd_name(scene: Scene) -> list[str]:
     return spelled(path)(scene)
 
 
+def pairs(content: str | bytes, name: str = "pairs.tsv") -> Callable[[Scene], list[str]]:
+    return lambda scene: ["data", str(scene.file(name, content))]
+
+
+def two_files(first: str | bytes, second: str | bytes) -> Callable[[Scene], list[str]]:
+    return lambda scene: ["data", f"{scene.file('a.en', first)},{scene.file('a.it', second)}"]
+
+
+def pairs_in_a_folder(scene: Scene) -> list[str]:
+    (scene.folder / "pairs.tsv").mkdir()
+    return ["data", "pairs.tsv"]
+
+
 ROWS = [
     Row("text is binary", "text-zero-byte", from_file(b"a\0b"), 2, ("is a binary file", "offset 1"), "plain text"),
     Row("text is binary", "text-of-zeros", from_file(b"\0" * 10_000), 2, ("is a binary file",), "plain text"),
@@ -122,4 +135,26 @@ ROWS = [
     Row("text name that no text has", "text-near", spelled("moby-dic"), 2, ("nor the name of a text",), "moby-dick"),
     Row("text name that no text has", "text-unknown-split", spelled("plain-english:x"), 2, ("split",), ""),
     Row("text name that no text has", "text-empty-split", spelled("plain-english:"), 2, ("split",), ""),
+    Row("parallel text", "pairs-empty", pairs(""), 2, ("no pair of sentences",), "a few hundred pairs"),
+    Row("parallel text", "pairs-three-columns", pairs("a\tb\tc\n"), 2, ("line 1: 3 columns, expected 2",), "a tab"),
+    Row("parallel text", "pairs-one-side", pairs("a\tb\nc\t\n"), 2, ("line 2: the second column is empty",), ""),
+    Row("parallel text", "pairs-latin-1", pairs("K\xe4se\tformaggio".encode("latin1")), 2, ("0xe4 at",), "iconv"),
+    Row("parallel text", "pairs-binary", pairs(b"a\tb\0\n"), 2, ("is a binary file",), "plain text"),
+    Row("parallel text", "pairs-too-few", pairs("a b\tc d\n"), 2, ("is too short to be split",), "a few hundred"),
+    Row("parallel text", "pairs-a-folder", pairs_in_a_folder, 2, ("is a folder, expected a text file",), "one file"),
+    Row("parallel text", "pairs-missing", lambda scene: ["data", "no.tsv"], 2, ("no.tsv does not exist",), "a.en,a.it"),
+    Row("parallel text", "pairs-other-numbers", two_files("a\nb\n", "c\n"), 2, ("has 2 lines and", "has 1,"), "line n"),
+    Row("parallel text", "pairs-one-file-empty", two_files("a\n", ""), 2, ("has 1 lines and", "has 0,"), "line n"),
+    Row("parallel text", "pairs-blank-line", two_files("a\n\n", "b\nc\n"), 2, ("line 2:", "a.en is empty"), "remove"),
+    Row("parallel text", "pairs-second-missing", lambda scene: ["data", "a.en,a.it"], 2, ("a.en of the",), "pairs.tsv"),
+    Row(
+        "parallel text",
+        "pairs-split",
+        lambda scene: ["data", "en-it:fit"],
+        2,
+        ("no split 'fit'",),
+        "train, valid, test",
+    ),
+    Row("parallel text", "pairs-as-text", spelled("en-it"), 2, ("is parallel text, expected a text",), "--out FILE"),
+    Row("parallel text", "pairs-unknown", lambda scene: ["data", "en-xx"], 2, ("nor the name of a text",), "data"),
 ]

