@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING
 from headscope.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from headscope.networks.configuration import DecoderConfig, EncoderConfig, TranslatorConfig
+    from headscope.networks.configuration import DecoderConfig, EncoderConfig, RecurrentConfig, TranslatorConfig
     from headscope.networks.families import register
+    from headscope.networks.recurrent import RecurrentTranslator
     from headscope.networks.single_stack import DecoderNetwork, EncoderNetwork
     from headscope.networks.translator import Translator
 
 _HOMES = {
-    "configuration": "DecoderConfig EncoderConfig TranslatorConfig",
+    "configuration": "DecoderConfig EncoderConfig RecurrentConfig TranslatorConfig",
     "families": "register",
+    "recurrent": "RecurrentTranslator",
     "single_stack": "DecoderNetwork EncoderNetwork",
     "translator": "Translator",
 }
@@ -29,6 +31,8 @@ __all__ = [
     "DecoderNetwork",
     "EncoderConfig",
     "EncoderNetwork",
+    "RecurrentConfig",
+    "RecurrentTranslator",
     "Translator",
     "TranslatorConfig",
     "register",

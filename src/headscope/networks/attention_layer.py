@@ -28,7 +28,10 @@ from headscope.networks.positions import turned
 from headscope.networks.view import View
 
 States = Float[Tensor, "batch tokens d_model"]
-HeadStates = Float[Tensor, "batch some_heads tokens d_head"]
+Memory = Float[Tensor, "batch keys d_model"]
+HeadStates = Float[Tensor, "batch some_heads some_tokens d_head"]
+Queries = Float[Tensor, "batch heads tokens d_head"]
+Keys = Float[Tensor, "batch kv_heads keys d_head"]
 
 
 class AttentionLayer(nn.Module):
@@ -68,7 +71,7 @@ class AttentionLayer(nn.Module):
         put(self.out.weight, MATRICES["xavier"](width, self.widths["q"]))
 
     def forward(
-        self, x: States, view: View, memory: States | None = None, past_key_values: Any = None
+        self, x: States, view: View, memory: Memory | None = None, past_key_values: Any = None
     ) -> tuple[States, Tensor | None]:
         """Attend; the second result holds the maps where they were computed."""
         q, k, v = self._cross(x, memory, past_key_values) if self.is_cross else self._itself(x)
@@ -80,7 +83,7 @@ class AttentionLayer(nn.Module):
         out: Tensor = self.out(mixed.flatten(2))
         return out, maps
 
-    def _itself(self, x: States) -> tuple[HeadStates, HeadStates, HeadStates]:
+    def _itself(self, x: States) -> tuple[Queries, Tensor, Tensor]:
         if self.config.shared_queries_and_keys:
             shared = self._heads(self.q(x))
             return shared, shared, self._heads(self.v(x))
@@ -88,8 +91,8 @@ class AttentionLayer(nn.Module):
         return self._heads(q), self._heads(k), self._heads(v)
 
     def _cross(
-        self, x: States, memory: States | None, past_key_values: Any
-    ) -> tuple[HeadStates, HeadStates, HeadStates]:
+        self, x: States, memory: Memory | None, past_key_values: Any
+    ) -> tuple[Queries, Keys, Keys]:
         q = self._heads(self.q(x))
         if past_key_values is None:
             return (q, *self._keys_and_values(memory))
@@ -99,7 +102,7 @@ class AttentionLayer(nn.Module):
             past_key_values.is_updated[self.layer_idx] = True
         return q, cache.layers[self.layer_idx].keys, cache.layers[self.layer_idx].values
 
-    def _keys_and_values(self, memory: States | None) -> tuple[HeadStates, HeadStates]:
+    def _keys_and_values(self, memory: Memory | None) -> tuple[Keys, Keys]:
         if self.config.shared_queries_and_keys:
             return self._heads(self.q(memory)), self._heads(self.v(memory))
         k, v = self.kv(memory).chunk(2, dim=-1)
@@ -108,7 +111,7 @@ class AttentionLayer(nn.Module):
     def _heads(self, projected: Tensor) -> HeadStates:
         return projected.view(*projected.shape[:-1], -1, self.d_head).transpose(1, 2)
 
-    def _attended(self, q: HeadStates, k: HeadStates, v: HeadStates, view: View) -> tuple[Tensor, Tensor | None]:
+    def _attended(self, q: Queries, k: Keys, v: Keys, view: View) -> tuple[Tensor, Tensor | None]:
         """The heads' outputs as batch × tokens × heads × d_head, and their maps where they were computed."""
         name = self.config._attn_implementation
         if self.mechanisms is not None and name in OWN:
@@ -119,7 +122,7 @@ class AttentionLayer(nn.Module):
         mixed, maps = attention_function(name)(self, q, k, v, view.mask, dropout=dropout, scaling=self.scaling)
         return mixed, maps
 
-    def _call(self, q: HeadStates, k: HeadStates, v: HeadStates, view: View) -> Call:
+    def _call(self, q: Queries, k: Keys, v: Keys, view: View) -> Call:
         if view.first_query and self.mechanisms is not None and self.mechanisms.needs_all_queries:
             raise UsageError(
                 "a mechanism of this network needs the queries of earlier tokens, and a cache holds none",

@@ -13,6 +13,9 @@ from headscope.networks.layout import single_stack_sites, spelled_mechanisms, tr
 class NetworkConfig(PreTrainedConfig):  # type: ignore[misc]  # transformers has no types
     """What all networks share: a vocabulary, a width, and tokens with a meaning."""
 
+    # Configurations of transformers take any keyword, which a runtime check of the fields of a dataclass refuses.
+    __no_type_check__: ClassVar[bool] = True
+
     vocab_size: int = 1000
     hidden_size: int = 256
     dropout: float = 0.0

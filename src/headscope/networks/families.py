@@ -10,6 +10,8 @@ FAMILIES = {
     "headscope-translator": ("TranslatorConfig", "AutoModelForSeq2SeqLM", "headscope.networks.translator",
                              "TranslatorBody", "Translator"),
     "headscope-decoder": ("DecoderConfig", "AutoModelForCausalLM", _SINGLE, "DecoderBody", "DecoderNetwork"),
+    "headscope-recurrent": ("RecurrentConfig", "AutoModelForSeq2SeqLM", "headscope.networks.recurrent",
+                            "RecurrentBody", "RecurrentTranslator"),
     "headscope-encoder": ("EncoderConfig", "AutoModelForMaskedLM", _SINGLE, "EncoderBody", "EncoderNetwork"),
 }  # fmt: skip
 

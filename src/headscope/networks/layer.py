@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from headscope.core.site import Stack
-from headscope.networks.attention_layer import AttentionLayer, States
+from headscope.networks.attention_layer import AttentionLayer, Memory, States
 from headscope.networks.feed_forward import feed_forward_part, norm_of
 from headscope.networks.layout import is_causal, planned_site
 from headscope.networks.view import View
@@ -40,7 +40,7 @@ class TransformerLayer(nn.Module):
         self,
         x: States,
         view: View,
-        memory: States | None = None,
+        memory: Memory | None = None,
         memory_view: View | None = None,
         past_key_values: Any = None,
     ) -> States:

@@ -20,6 +20,11 @@ class NetworkModel(PreTrainedModel):  # type: ignore[misc]  # transformers has n
     _supports_sdpa = True
     _supports_attention_backend = True
 
+    @classmethod
+    def _can_set_attn_implementation(cls) -> bool:
+        # transformers would look for its attention interface in the text of the module that holds the class.
+        return True
+
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, AttentionLayer):
             module.initialise(init.copy_)
@@ -31,6 +36,10 @@ class NetworkModel(PreTrainedModel):  # type: ignore[misc]  # transformers has n
             # Times √d as it is read, a vector has entries of variance 1.
             scaled = getattr(self.config, "scale_embedding", False)
             init.normal_(module.weight, std=self.config.hidden_size**-0.5 if scaled else 0.02)
+        elif isinstance(module, nn.RNNBase):
+            for name, weight in module.named_parameters():
+                rows = weight.shape[0]
+                init.copy_(weight, xavier(rows, weight.shape[1])) if "weight" in name else init.zeros_(weight)
         else:
             super()._init_weights(module)
 

@@ -7,7 +7,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from headscope.networks.positions import Angles, Positions, rotary_angles
+from headscope.networks.positions import Positions, rotary_angles
+
+Rotation = Float[Tensor, "rows 1 tokens pairs"]
 
 
 @dataclass(frozen=True)
@@ -21,8 +23,8 @@ class View:
     mask: Tensor | None
     real: Bool[Tensor, "batch keys"] | None = None
     first_query: int = 0
-    cosine: Float[Tensor, "rows 1 tokens pairs"] | None = None
-    sine: Float[Tensor, "rows 1 tokens pairs"] | None = None
+    cosine: Rotation | None = None
+    sine: Rotation | None = None
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ def view_of_itself(config: Any, text: Text, *, causal: bool) -> View:
     from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 
     mask = text.mask
-    if mask is not None and (bool(mask.all()) or (causal and not text.first and _ends_in_padding(mask))):
+    if mask is not None and (bool(mask.all()) or (causal and not text.first and ends_in_padding(mask))):
         mask = None  # nothing is hidden that the order does not hide: the fast path needs no mask
     inputs = {"config": config, "inputs_embeds": text.states, "attention_mask": mask}
     keys = create_causal_mask(**inputs, past_key_values=text.cache) if causal else create_bidirectional_mask(**inputs)
@@ -65,13 +67,13 @@ def view_of_memory(config: Any, text: Text, memory: Tensor, mask: Tensor | None)
     return View(keys, None if mask is None else mask.bool(), text.first)
 
 
-def _ends_in_padding(mask: Int[Tensor, "batch keys"] | Bool[Tensor, "batch keys"]) -> bool:
+def ends_in_padding(mask: Int[Tensor, "batch keys"] | Bool[Tensor, "batch keys"]) -> bool:
     """Whether padding follows the text in every row: a causal mask then hides it from the text."""
     real = mask.bool()
     return bool((real[:, :-1] | ~real[:, 1:]).all())
 
 
-def _rotation(config: Any, positions: Tensor, dtype: torch.dtype) -> tuple[Angles | None, Angles | None]:
+def _rotation(config: Any, positions: Tensor, dtype: torch.dtype) -> tuple[Rotation | None, Rotation | None]:
     if config.positions != "rotary":
         return None, None
     angles = rotary_angles(positions, config.d_head, config.rotary_base)[:, None]
