@@ -68,5 +68,5 @@ def test_rules_name_each_head_once():
     sites = tuple(Site("only", "self", layer, 4, 4, 8, 8, causal=True) for layer in range(2))
     heads = heads_by_mechanism({"window(left=4)": "L0.H0-1", "linear": "L1"}, sites)
     assert heads == {"window(left=4)": {sites[0]: (0, 1)}, "linear": {sites[1]: (0, 1, 2, 3)}}
-    with pytest.raises(UsageError, match="L0.H1 is replaced twice"):
+    with pytest.raises(UsageError, match=r"L0\.H1 is replaced twice"):
         heads_by_mechanism({"window(left=4)": "L0.H0-1", "linear": "L0.H1"}, sites)

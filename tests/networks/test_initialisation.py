@@ -64,7 +64,7 @@ def test_shared_queries_and_keys_are_one_matrix():
     network = fresh("xavier", shared_queries_and_keys=True)
     layer = network.model.decoder.layers[0]
     assert not hasattr(layer.self_attention, "qkv")
-    assert {name for name, _ in layer.cross_attention.named_children()} == {"q", "v", "out"}
+    assert {name for name, _ in layer.cross_attention.named_children()} == {"q", "kv", "out"}
     x = torch.randn(1, 5, 24)
     q, k, _ = layer.self_attention._itself(x)
     assert torch.equal(q, k)

@@ -205,7 +205,7 @@ def test_impossible_recurrent_networks_are_refused():
 
 def test_a_text_beyond_the_learnt_positions_is_refused():
     network = built(DecoderConfig.gpt(**SIZES, num_hidden_layers=1, max_position_embeddings=8))
-    with pytest.raises(UsageError, match="9 tokens.*8 positions"):
+    with pytest.raises(UsageError, match=r"9 tokens.*8 positions"):
         network(input_ids=tokens(1, 9))
 
 
@@ -215,5 +215,5 @@ def test_mechanisms_that_need_all_queries_refuse_a_cache():
     cache = network(input_ids=tokens(1, 6), use_cache=True).past_key_values
     with pytest.raises(UsageError, match="use_cache=False"):
         network(input_ids=tokens(1, 1), past_key_values=cache)
-    with pytest.raises(UsageError, match="dec.L0.cross"):
+    with pytest.raises(UsageError, match=r"dec\.L0\.cross"):
         built(TranslatorConfig(**SIZES, mechanisms={"low_rank(method='nystrom', segment=2)": "dec.cross"}))

@@ -56,15 +56,27 @@ class HeadMechanisms:
         parts = [(mechanism or _DENSE, call.heads((head,))) for head, mechanism in enumerate(self.by_head)]
         return torch.cat([mechanism.definition(part).out for mechanism, part in parts], dim=1)
 
-    def pattern(self, call: Call) -> Float[Tensor, "batch heads queries keys"] | None:
-        """The maps of all heads; None where one is no softmax over a set of keys."""
-        parts: dict[tuple[int, ...], Tensor] = {}
+    def softmax_calls(self, call: Call) -> dict[tuple[int, ...], Call] | None:
+        """The calls whose plain softmax the heads compute; None where a head is no softmax over a set of keys."""
+        calls: dict[tuple[int, ...], Call] = {}
         for mechanism, heads, part in self._parts(call):
             softmax_call = part if mechanism is None else mechanism.seen(part)
             if softmax_call is None:
                 return None
-            parts[heads] = pattern(softmax_call)
-        return _in_order(parts)
+            calls[heads] = softmax_call
+        return calls
+
+    def pattern(self, call: Call) -> Float[Tensor, "batch heads queries keys"] | None:
+        """The maps of all heads; None where one is no softmax over a set of keys."""
+        calls = self.softmax_calls(call)
+        return None if calls is None else _in_order({heads: pattern(part) for heads, part in calls.items()})
+
+    @property
+    def has_maps(self) -> bool:
+        """Whether every head has a map."""
+        single = torch.zeros(1, len(self.by_head), 1, 1)
+        at = torch.zeros(1, 1, dtype=torch.long)
+        return self.softmax_calls(Call(single, single, single, 1.0, at, at)) is not None
 
     def _parts(self, call: Call) -> list[tuple[Mechanism | None, tuple[int, ...], Call]]:
         if len(self.heads) == 1:

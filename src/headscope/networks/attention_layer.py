@@ -4,10 +4,10 @@ $q = x W_Q$, $k = y W_K$, $v = y W_V$ in heads of width $d_{head}$, with y = x i
 encoder in cross-attention; $\text{head}_h = \mathrm{softmax}(q_h k_{g(h)}^\top / \sqrt{d_{head}} + M)\, v_{g(h)}$. The
 heads are joined and multiplied by $W_O$. Several heads share a key/value head where there are fewer of these.
 
-One product computes what reads the same states: q, k and v in self-attention, k and v in cross-attention. Queries and
-keys that share a matrix are computed with it alone. Attention itself is looked up by name in transformers, as in every
-family there; a layer with mechanisms computes them itself unless something else, such as a session, has put a function
-of its own in that place.
+One product computes what reads the same states: q, k and v in self-attention, k and v in cross-attention. Where
+queries and keys of self-attention share a matrix, the keys are the queries. Attention itself is looked up by name in
+transformers, as in every family there. A layer with mechanisms computes them itself, unless something else, such as a
+session, has put a function of its own in that place.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ from headscope.attention.head_mechanisms import HeadMechanisms
 from headscope.attention.mechanism_spelling import spelled
 from headscope.core.site import Site
 from headscope.errors import UsageError
-from headscope.networks.initialisation import MATRICES, stacked
+from headscope.networks.initialisation import product
 from headscope.networks.layout import spelled_mechanisms
 from headscope.networks.plain_attention import OWN, attention_function
 from headscope.networks.positions import turned
@@ -53,22 +53,16 @@ class AttentionLayer(nn.Module):
         self.config = config
         self.is_causal, self.is_cross, self.layer_idx = site.causal, site.kind == "cross", site.layer
         self.d_head, self.scaling, self.dropout = site.d_head, site.d_head**-0.5, config.attention_dropout
+        # Who asks how positions enter the scores looks for an attribute of this name.
+        self.rotary_base = config.rotary_base if config.positions == "rotary" and not self.is_cross else None
         self.num_key_value_groups = site.n_heads // site.n_kv_heads  # transformers' attention functions read it
         self.mechanisms = _mechanisms(config, site)
         self.widths = {"q": site.n_heads * site.d_head, "k": site.n_kv_heads * site.d_head}
         self.widths["v"] = self.widths["k"]
         for letters in _products(self.is_cross, config.shared_queries_and_keys):
-            width = sum(self.widths[letter] for letter in letters)
-            setattr(self, letters, nn.Linear(config.hidden_size, width, config.bias))
-        self.out = nn.Linear(self.widths["q"], config.hidden_size, config.bias)
-
-    def initialise(self, put: Any) -> None:
-        """Fill the projections as the configuration says; `put` copies a matrix into a weight that is not loaded."""
-        form, width = self.config.initialisation, self.config.hidden_size
-        for letters in _products(self.is_cross, self.config.shared_queries_and_keys):
             outputs = tuple(self.widths[letter] for letter in letters)
-            put(getattr(self, letters).weight, stacked(form, outputs, width))
-        put(self.out.weight, MATRICES["xavier"](width, self.widths["q"]))
+            setattr(self, letters, product(config.initialisation, config.hidden_size, outputs, bias=config.bias))
+        self.out = nn.Linear(self.widths["q"], config.hidden_size, config.bias)
 
     def forward(
         self, x: States, view: View, memory: Memory | None = None, past_key_values: Any = None
@@ -90,9 +84,7 @@ class AttentionLayer(nn.Module):
         q, k, v = self.qkv(x).split(list(self.widths.values()), dim=-1)
         return self._heads(q), self._heads(k), self._heads(v)
 
-    def _cross(
-        self, x: States, memory: Memory | None, past_key_values: Any
-    ) -> tuple[Queries, Keys, Keys]:
+    def _cross(self, x: States, memory: Memory | None, past_key_values: Any) -> tuple[Queries, Keys, Keys]:
         q = self._heads(self.q(x))
         if past_key_values is None:
             return (q, *self._keys_and_values(memory))
@@ -103,8 +95,6 @@ class AttentionLayer(nn.Module):
         return q, cache.layers[self.layer_idx].keys, cache.layers[self.layer_idx].values
 
     def _keys_and_values(self, memory: Memory | None) -> tuple[Keys, Keys]:
-        if self.config.shared_queries_and_keys:
-            return self._heads(self.q(memory)), self._heads(self.v(memory))
         k, v = self.kv(memory).chunk(2, dim=-1)
         return self._heads(k), self._heads(v)
 
@@ -136,9 +126,9 @@ class AttentionLayer(nn.Module):
 
 def _products(is_cross: bool, shared: bool) -> tuple[str, ...]:
     """The letters that each product computes."""
-    if shared:
-        return ("q", "v")
-    return ("q", "kv") if is_cross else ("qkv",)
+    if is_cross:
+        return ("q", "kv")
+    return ("q", "v") if shared else ("qkv",)
 
 
 def _mechanisms(config: Any, site: Site) -> HeadMechanisms | None:

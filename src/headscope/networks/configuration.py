@@ -34,6 +34,7 @@ class TransformerConfig(NetworkConfig):
     """A transformer: heads, positions, norms, feed-forward part, initialisation, and mechanisms by heads.
 
     `mechanisms` spells them as plans do: `{"window(left=4)": "enc.L0.H0-1"}`; every other head attends densely.
+    `shared_queries_and_keys` is about self-attention: in cross-attention these read different texts.
     """
 
     num_attention_heads: int = 4

@@ -4,7 +4,8 @@ They read the weights of a network by name and share no code with it. `x` has a 
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -43,26 +44,25 @@ def _stack(config: Any, weights: Weights, stack: Any, tokens: Tokens, memory: Ke
     n_layers = {"enc": "encoder_layers", "dec": "decoder_layers", "only": "num_hidden_layers"}[stack]
     x = part["embed_tokens.weight"][tokens] * (math.sqrt(config.hidden_size) if config.scale_embedding else 1.0)
     x = x + _positions(config, part, len(tokens))
-    for layer in range(getattr(config, n_layers)):
-        inner = f"layers.{layer}."
-        own = planned_site(config, stack, layer, causal=is_causal(config, stack))
-        x = _added(config, part, f"{inner}self_attention", x, lambda y, site=own: attention(config, part, site, y, y))
-        if memory is not None:
-            cross = planned_site(config, stack, layer, kind="cross")
-            x = _added(
-                config,
-                part,
-                f"{inner}cross_attention",
-                x,
-                lambda y, site=cross, source=memory: attention(config, part, site, y, source),
-            )
-        if config.feed_forward != "none":
-            name = f"{inner}feed_forward"
-            x = _added(config, part, name, x, lambda y, at=name: feed_forward(config, part, at, y))
+    for number in range(getattr(config, n_layers)):
+        x = _layer(config, part, planned_site(config, stack, number, causal=is_causal(config, stack)), x, memory)
     return norm(config, part, "norm", x) if config.norm_place == "pre" else x
 
 
-def _added(config: Any, weights: Weights, name: str, x: Rows, part: Any) -> Rows:
+def _layer(config: Any, weights: Weights, site: Site, x: Rows, memory: Keys | None) -> Rows:
+    name = f"layers.{site.layer}"
+    x = _added(config, weights, f"{name}.self_attention", x, partial(attention, config, weights, site))
+    if memory is not None:
+        cross = planned_site(config, site.stack, site.layer, kind="cross")
+        part = partial(attention, config, weights, cross, memory=memory)
+        x = _added(config, weights, f"{name}.cross_attention", x, part)
+    if config.feed_forward == "none":
+        return x
+    name = f"{name}.feed_forward"
+    return _added(config, weights, name, x, partial(feed_forward, config, weights, name))
+
+
+def _added(config: Any, weights: Weights, name: str, x: Rows, part: Callable[[Tensor], Tensor]) -> Rows:
     if config.norm_place == "pre":
         return x + part(norm(config, weights, f"{name}_norm", x))
     return norm(config, weights, f"{name}_norm", x + part(x))
@@ -81,9 +81,7 @@ def _positions(config: Any, weights: Weights, n: int) -> Rows:
     return vectors
 
 
-def linear(
-    weights: Weights, name: str, x: Float[Tensor, "tokens inputs"]
-) -> Float[Tensor, "tokens outputs"]:
+def linear(weights: Weights, name: str, x: Float[Tensor, "tokens inputs"]) -> Float[Tensor, "tokens outputs"]:
     """A product with a matrix, and a bias where there is one."""
     product = x @ weights[f"{name}.weight"].T
     return product + weights[f"{name}.bias"] if f"{name}.bias" in weights else product
@@ -95,7 +93,8 @@ def norm(config: Any, weights: Weights, name: str, x: Rows) -> Rows:
         return x
     if config.norm == "layer":
         x = x - x.mean(dim=1, keepdim=True)
-    scaled = x / (x.square().mean(dim=1, keepdim=True) + config.norm_epsilon).sqrt() * weights[f"{name}.weight"]
+    deviation = torch.sqrt(x.square().mean(dim=1, keepdim=True) + config.norm_epsilon)
+    scaled = x / deviation * weights[f"{name}.weight"]
     return scaled + weights[f"{name}.bias"] if config.norm == "layer" else scaled
 
 
@@ -112,8 +111,9 @@ def feed_forward(config: Any, weights: Weights, name: str, x: Rows) -> Rows:
     return linear(weights, f"{name}.narrow", wide)
 
 
-def attention(config: Any, weights: Weights, site: Site, x: Rows, y: Keys) -> Rows:
-    """The attention of one layer from the rows of x over those of y, head by head."""
+def attention(config: Any, weights: Weights, site: Site, x: Rows, memory: Keys | None = None) -> Rows:
+    """The attention of one layer from the rows of x over those of a memory, or of x itself, head by head."""
+    y = x if memory is None else memory
     name = f"layers.{site.layer}.{site.kind}_attention"
     q, k, v = _queries_keys_values(config, weights, site, name, x, y)
     words = spelled_mechanisms(config.mechanisms, config.sites).get(site, {})
@@ -131,12 +131,13 @@ def attention(config: Any, weights: Weights, site: Site, x: Rows, y: Keys) -> Ro
 def _queries_keys_values(
     config: Any, weights: Weights, site: Site, name: str, x: Rows, y: Keys
 ) -> tuple[Tensor, Tensor, Tensor]:
-    if config.shared_queries_and_keys:
-        return linear(weights, f"{name}.q", x), linear(weights, f"{name}.q", y), linear(weights, f"{name}.v", y)
     width, kv_width = site.n_heads * site.d_head, site.n_kv_heads * site.d_head
     if site.kind == "cross":
         both = linear(weights, f"{name}.kv", y)
         return linear(weights, f"{name}.q", x), both[:, :kv_width], both[:, kv_width:]
+    if config.shared_queries_and_keys:
+        shared = linear(weights, f"{name}.q", x)
+        return shared, shared, linear(weights, f"{name}.v", x)
     joined = linear(weights, f"{name}.qkv", x)
     return joined[:, :width], joined[:, width : width + kv_width], joined[:, width + kv_width :]
 
@@ -144,7 +145,8 @@ def _queries_keys_values(
 def _head(site: Site, mechanism: str | None, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     if mechanism is not None:
         at = (torch.arange(len(q))[None], torch.arange(len(k))[None])
-        call = Call(*(x[None, None] for x in (q, k, v)), site.d_head**-0.5, *at, right=0 if site.causal else None)
+        states = (q[None, None], k[None, None], v[None, None])
+        call = Call(*states, site.d_head**-0.5, *at, right=0 if site.causal else None)
         return spelled(mechanism).definition(call).out[0, 0]
     rows = []
     for i in range(len(q)):

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 Matrix = Float[Tensor, "outputs inputs"]
 
@@ -61,6 +61,14 @@ MATRICES: dict[str, Callable[[int, int], Matrix]] = {
 }
 
 
-def stacked(form: str, outputs: tuple[int, ...], inputs: int) -> Matrix:
-    """Matrices of one form, one below the other, as a layer that computes all of them at once holds them."""
-    return torch.cat([MATRICES[form](rows, inputs) for rows in outputs])
+def product(form: str, inputs: int, outputs: tuple[int, ...], *, bias: bool) -> nn.Linear:
+    """One product that computes several matrices of a form, one below the other."""
+    linear = nn.Linear(inputs, sum(outputs), bias)
+    linear.__dict__.update(form=form, outputs=outputs)  # transformers knows the module alone when it asks for values
+    return linear
+
+
+def first_values(linear: nn.Linear) -> Matrix:
+    """What the weight of a product begins with: its form, or Xavier for any other layer."""
+    form, outputs = getattr(linear, "form", "xavier"), getattr(linear, "outputs", (linear.out_features,))
+    return torch.cat([MATRICES[form](rows, linear.in_features) for rows in outputs])

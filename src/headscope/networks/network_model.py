@@ -6,9 +6,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 
-from headscope.networks.attention_layer import AttentionLayer
 from headscope.networks.configuration import NetworkConfig
-from headscope.networks.initialisation import xavier
+from headscope.networks.initialisation import first_values, xavier
 
 
 class NetworkModel(PreTrainedModel):  # type: ignore[misc]  # transformers has no types
@@ -26,10 +25,8 @@ class NetworkModel(PreTrainedModel):  # type: ignore[misc]  # transformers has n
         return True
 
     def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, AttentionLayer):
-            module.initialise(init.copy_)
-        elif isinstance(module, nn.Linear):
-            init.copy_(module.weight, xavier(module.out_features, module.in_features))
+        if isinstance(module, nn.Linear):
+            init.copy_(module.weight, first_values(module))
             if module.bias is not None:
                 init.zeros_(module.bias)
         elif isinstance(module, nn.Embedding):

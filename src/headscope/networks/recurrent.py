@@ -3,8 +3,8 @@ r"""The recurrent encoder–decoder of Conti (The Math behind transformers, 1.1.
 An encoder of LSTM or GRU cells gives states $s_1, …, s_m$; its last ones are the first of the decoder, whose states are
 $h_t$. Without attention the logits are those of $W h_t$. With attention they are those of $W [c_t; h_t]$, where
 
-$c_t = \sum_k a_{tk} s_k$ and $a_{t\cdot} = \mathrm{softmax}_k\, \text{score}(h_t, s_k)$ with a score of `recurrent_attention`.
-The decoder does not read $c_t$, so all of its states are known before any attention.
+$c_t = \sum_k a_{tk} s_k$ and $a_{t\cdot} = \mathrm{softmax}_k\, \text{score}(h_t, s_k)$; the scores are those of
+`recurrent_attention`. The decoder does not read $c_t$, so all of its states are known before any attention.
 """
 
 from dataclasses import dataclass
@@ -135,9 +135,9 @@ class RecurrentDecoder(NetworkModel):
         return self.joined(nn.functional.dropout(states, self.config.dropout, self.training)), maps
 
     def _mask(self, states: States, memory: Memory, mask: Tensor | None) -> Tensor | None:
-        return create_bidirectional_mask(
-            config=self.config, inputs_embeds=states, attention_mask=mask, encoder_hidden_states=memory
-        )
+        inputs = {"inputs_embeds": states, "encoder_hidden_states": memory}
+        keys: Tensor | None = create_bidirectional_mask(config=self.config, attention_mask=mask, **inputs)
+        return keys
 
 
 def _first_states(encoded: EncodedText) -> Any:
