@@ -185,6 +185,8 @@ def test_loss_is_the_mean_cross_entropy_of_the_labels():
         ({"num_key_value_heads": 3}, "cannot share 3"),
         ({"num_key_value_heads": 2, "shared_queries_and_keys": True}, "cannot share a matrix"),
         ({"positions": "rotary", "head_dim": 5}, "odd"),
+        ({"num_attention_heads": 10**9, "head_dim": 1}, "at most 65536"),
+        ({"mechanisms": ["window(left=4)"]}, "expected heads by mechanism"),
         ({"mechanisms": {"window(left=4)": "L7"}}, "matches no head"),
         ({"mechanisms": {"windaw(left=4)": "enc.L0"}}, "windaw"),
         ({"mechanisms": {"window(left=4)": "enc.L0", "dense": "enc.L0.H1"}}, "replaced twice"),
@@ -215,5 +217,10 @@ def test_mechanisms_that_need_all_queries_refuse_a_cache():
     cache = network(input_ids=tokens(1, 6), use_cache=True).past_key_values
     with pytest.raises(UsageError, match="use_cache=False"):
         network(input_ids=tokens(1, 1), past_key_values=cache)
+    # Without being asked for a cache, generation takes none.
+    mask = torch.ones(1, 6, dtype=torch.long)
+    written = network.generate(tokens(1, 6), attention_mask=mask, max_new_tokens=3, do_sample=False)
+    whole = logits(network, input_ids=written[:, :-1]).argmax(-1)
+    assert torch.equal(written[:, -1:], whole[:, -1:])
     with pytest.raises(UsageError, match=r"dec\.L0\.cross"):
         built(TranslatorConfig(**SIZES, mechanisms={"low_rank(method='nystrom', segment=2)": "dec.cross"}))

@@ -24,6 +24,7 @@ _CHOICES = {
 }
 _COUNTS = ("vocab_size", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size",
            "max_position_embeddings", "num_hidden_layers", "encoder_layers", "decoder_layers")  # fmt: skip
+_MOST_HEADS = 2**16  # far beyond any network: more would fill the memory before a size is refused
 _SHARES = ("dropout", "attention_dropout")
 
 
@@ -51,6 +52,8 @@ def _check_heads(settings: Mapping[str, Any]) -> None:
     heads = settings.get("num_attention_heads")
     if heads is None:
         return
+    if heads > _MOST_HEADS:
+        raise UsageError(f"num_attention_heads is {heads}, expected at most {_MOST_HEADS}")
     width, d_head, kv_heads = (settings.get(name) for name in ("hidden_size", "head_dim", "num_key_value_heads"))
     if d_head is None and width is not None and width % heads:
         raise UsageError(
@@ -68,5 +71,10 @@ def _check_heads(settings: Mapping[str, Any]) -> None:
             f"queries and keys cannot share a matrix with {heads} query heads and {kv_heads} key heads",
             hint="leave num_key_value_heads out",
         )
-    if settings.get("mechanisms") and settings.get("attention_dropout"):
+    rules = settings.get("mechanisms") or {}
+    if not isinstance(rules, dict) or not all(isinstance(word, str) for rule in rules.items() for word in rule):
+        raise UsageError(
+            f"mechanisms is {str(rules)[:60]}, expected heads by mechanism", hint='{"window(left=4)": "enc.L0.H0-1"}'
+        )
+    if rules and settings.get("attention_dropout"):
         raise UsageError("mechanisms drop no attention weights", hint="set attention_dropout to 0; dropout may stay")

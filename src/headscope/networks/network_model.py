@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 
+from headscope.attention.head_mechanisms import mechanisms_of
 from headscope.networks.configuration import NetworkConfig
 from headscope.networks.initialisation import first_values, xavier
 
@@ -18,6 +19,14 @@ class NetworkModel(PreTrainedModel):  # type: ignore[misc]  # transformers has n
     base_model_prefix = "model"
     _supports_sdpa = True
     _supports_attention_backend = True
+
+    def post_init(self) -> None:
+        """Finish what transformers needs, and generate without a cache where a mechanism needs all queries."""
+        super().post_init()
+        generation = getattr(self, "generation_config", None)
+        mechanisms = (mechanisms_of(module) for module in self.modules())
+        if generation is not None and any(part is not None and part.needs_all_queries for part in mechanisms):
+            generation.use_cache = False
 
     @classmethod
     def _can_set_attn_implementation(cls) -> bool:
