@@ -32,3 +32,7 @@ SAME_REAL_MODEL = 2e-5
 # Scores against the logarithms of their pattern, or the product of queries and keys: float32 scores of size 10 and the
 # logarithm of a float32 weight, which is at least 1e-7 of the largest.
 SCORES_OF_A_MAP = 2e-5
+
+# The logits of a float32 network of two or three layers against the float64 definition or another library's network
+# of the same weights, relative to the largest logit: one rounding of 6e-8 grows through a dozen sums of width 40.
+NETWORK_AGREEMENT = 5e-6

@@ -9,7 +9,8 @@ ROOT = Path(__file__).parents[2] / "src" / "headscope"
 
 GROUND = {"errors", "shapes"}
 PARTS = GROUND | {
-    *("lazy_names", "files", "progress", "fetch", "core", "maths", "attention", "corpora", "model", "lenses", "theory")
+    *("lazy_names", "files", "progress", "fetch", "core", "maths", "attention", "networks", "corpora", "model"),
+    *("lenses", "theory"),
 }
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
@@ -24,7 +25,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "maths": GROUND,
     "attention": GROUND | {"core", "members"},  # pictures of mechanisms are figures
     "corpora": {"errors", "lazy_names", "files", "progress", "core", "fetch"},
-    "model": GROUND | {"files", "progress", "core", "fetch", "attention"},
+    "networks": GROUND | {"lazy_names", "core", "attention"},
+    "model": GROUND | {"files", "progress", "core", "fetch", "attention", "networks"},
     "lenses": GROUND | {"core", "maths", "attention", "members"},
     "theory": GROUND | {"lazy_names", "core", "maths", "attention"},
     "catalogue": PARTS | {"members", "experiments", "store", "comparison", "api"},

@@ -4,7 +4,10 @@ from typing import Any
 
 from torch import nn
 
+from headscope.attention.head_mechanisms import mechanisms_of
+from headscope.attention.mechanism_spelling import spelling_of
 from headscope.core.model_spec import ModelSpec
+from headscope.core.selection import selection_text
 from headscope.core.site import Site
 from headscope.model.tracing.position_kinds import position_kind
 from headscope.model.tracing.silent_towers import silent_towers
@@ -47,7 +50,7 @@ def describe(
         sha256=sha256,
         licence=licence,
         initial_sd=_initial_sd(config) if tells_initialisation and not dequantised else None,
-        notes=(*notes, *_unseen(hf.config, sites), *silent_towers(hf, sites)),
+        notes=(*notes, *_unseen(hf.config, sites), *_built_in(hf, sites), *silent_towers(hf, sites)),
         device=str(device_of(hf)),
     )
 
@@ -66,6 +69,17 @@ def _unseen(config: Any, sites: tuple[Site, ...]) -> tuple[str, ...]:
     if not config.is_encoder_decoder or any(site.stack == "enc" for site in sites):
         return ()
     return ("the encoder does not attend through transformers' attention interface: only the decoder is shown",)
+
+
+def _built_in(hf: Any, sites: tuple[Site, ...]) -> tuple[str, ...]:
+    """Notes about heads that do not attend densely, because the network was built so."""
+    heads: dict[str, dict[Site, tuple[int, ...]]] = {}
+    for site in sites:
+        mechanisms = mechanisms_of(hf.get_submodule(site.module))
+        for mechanism, group in () if mechanisms is None else mechanisms.heads.items():
+            if mechanism is not None:
+                heads.setdefault(spelling_of(mechanism), {})[site] = group
+    return tuple(f"built with {mechanism} in {selection_text(group)}" for mechanism, group in heads.items())
 
 
 def _kind(config: Any, sites: tuple[Site, ...]) -> str:

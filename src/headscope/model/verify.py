@@ -19,10 +19,12 @@ from jaxtyping import Int
 from torch import Tensor
 
 from headscope.attention.call import Call
+from headscope.attention.head_mechanisms import HeadMechanisms, mechanisms_of
 from headscope.attention.maps import pattern
 from headscope.attention.mechanisms.dense import Dense
 from headscope.attention.mechanisms.window import Window
 from headscope.attention.statistics import Request, RowStatistics, pattern_statistics
+from headscope.core.selection import selection_text
 from headscope.core.site import Site
 from headscope.errors import CaptureError, HeadscopeError, ResourceError
 from headscope.model.formats.completeness import n_numbers
@@ -145,7 +147,7 @@ def _checks(model: Model) -> Iterator[tuple[str, float, Comparison]]:
     if model.dispatches:  # other families compute their own maps and outputs
         yield "streaming statistics = float64 of the same queries and keys", STATISTICS, _statistics
     yield "output under our attention = transformers' own", OUTPUTS, _outputs
-    if _takes_mechanisms(model):
+    if _dense_heads(model) and _takes_mechanisms(model):
         yield "output under an infinite window = transformers' own", OUTPUTS, _infinite_window
     if model.dispatches:
         yield "dense mechanism = its float64 definition", DEFINITION, _definition
@@ -159,10 +161,34 @@ def _takes_mechanisms(model: Model) -> bool:
     """Whether heads of the model can attend through another mechanism."""
     with model.session() as session:
         try:
-            session.replace("all", Window())
+            session.replace(_dense_heads(model), Window())
         except CaptureError:
             return False
     return True
+
+
+def _dense_heads(model: Model) -> str:
+    """The heads that attend densely, as a selection; empty where a network was built with mechanisms in all of them."""
+    dense: dict[Site, tuple[int, ...]] = {}
+    for site in model.sites:
+        mechanisms = mechanisms_of(model.hf.get_submodule(site.module))
+        heads = tuple(range(site.n_heads)) if mechanisms is None else mechanisms.heads.get(None, ())
+        dense |= {site: heads} if heads else {}
+    return selection_text(dense)
+
+
+def _mapped_heads(model: Model) -> str | None:
+    """The sites whose heads all have a map, as a selection; None is all. Linear attention, for one, has no map.
+
+    Raises:
+        _NotComparable: No site has a map.
+    """
+    built = {site: mechanisms_of(model.hf.get_submodule(site.module)) for site in model.sites}
+    mapped = [site for site, mechanisms in built.items() if mechanisms is None or mechanisms.has_maps]
+    if not mapped:
+        raise _NotComparable("this network was built with heads that have no map in every layer")
+    all_of_them = len(mapped) == len(built)
+    return None if all_of_them else selection_text({site: range(site.n_heads) for site in mapped})
 
 
 def _run_check(name: str, tolerance: float, check: Comparison, subject: Subject) -> Check:
@@ -280,7 +306,7 @@ def _readable(model: Model, tokens: Int[Tensor, "1 tokens"]) -> Int[Tensor, "1 f
     while tokens.shape[1] > FEWEST:
         try:
             with model.session() as session:
-                session.stream()
+                session.stream(at=_mapped_heads(model))
                 session.run(tokens, head=False)
         except CaptureError:
             tokens = tokens[:, : tokens.shape[1] // 2]
@@ -298,12 +324,12 @@ def _maps(subject: Subject) -> list[Deviation]:
     if subject.theirs.rounding_of_maps > CHAOS:
         raise _chaos(subject.theirs.rounding_of_maps)
     with subject.model.session() as session:
-        captured = session.capture("pattern")
+        captured = session.capture("pattern", at=_mapped_heads(subject.model))
         subject.model.hf(**subject.inputs)
         ours = captured.take()["pattern"]
     deviations = []
     for (stack, kind), maps in subject.theirs.maps.items():
-        sites = [site for site in subject.model.sites if (site.stack, site.kind) == (stack, kind)]
+        sites = [site for site in ours if (site.stack, site.kind) == (stack, kind)]
         for site, their_map in zip(sites, maps, strict=False):
             deviations.append(Deviation(_map_error(site, ours[site], their_map), subject.theirs.rounding_of_maps))
     if not deviations:
@@ -352,13 +378,14 @@ def _statistics(subject: Subject) -> list[Deviation]:
     """
     model, request = subject.model, Request(bands=BANDS)
     with model.session() as session:
-        stream = session.stream(request)
+        stream = session.stream(request, at=_mapped_heads(model))
         reader = session.live.reader = _ReferenceReader(request)
         model.hf(**subject.inputs)
         measured, _ = stream.take()
     return [
         Deviation(_statistics_error(site, measured[site], exact, n), _statistics_error(site, plain, exact, n))
         for site, (plain, exact, n) in zip(model.sites, reader.statistics, strict=True)
+        if site in measured
     ]
 
 
@@ -392,11 +419,23 @@ class _ReferenceReader(Reader):
         call = super().call(raw, query_offset=query_offset, cross=cross)
         cpu_call = call.to(torch.device("cpu"))  # not every device has float64
         plain, exact = (
-            pattern_statistics(pattern(judged_call), judged_call, self._request, positional=not cross)
+            _map_statistics(judged_call, mechanisms_of(raw.module), self._request, positional=not cross)
             for judged_call in (cpu_call, _call_in_float64(cpu_call))
         )
         self.statistics.append((plain, exact, call.k.shape[2]))
         return call
+
+
+def _map_statistics(
+    call: Call, mechanisms: HeadMechanisms | None, request: Request, *, positional: bool
+) -> RowStatistics:
+    """The statistics of the stored maps of a call, each head's that of the mechanism it was built with."""
+    parts = None if mechanisms is None else mechanisms.softmax_calls(call)
+    if parts is None:
+        return pattern_statistics(pattern(call), call, request, positional=positional)
+    rows = [pattern_statistics(pattern(part), part, request, positional=positional) for part in parts.values()]
+    order = [head for heads in parts for head in heads]
+    return RowStatistics.of_heads(rows, [order.index(head) for head in range(len(order))])
 
 
 def _call_in_float64(call: Call) -> Call:
@@ -419,7 +458,7 @@ def _changed_by(subject: Subject, *, replaced: bool) -> list[Deviation]:
         raise _chaos(theirs.rounding_of_hidden)
     with subject.model.session() as session:
         if replaced:
-            session.replace("all", Window())
+            session.replace(_dense_heads(subject.model), Window())
         ours = _hidden(subject.model.hf(**subject.inputs))
     return [Deviation(_relative(ours, theirs.hidden), theirs.rounding_of_hidden)]
 

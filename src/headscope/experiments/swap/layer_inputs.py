@@ -66,7 +66,7 @@ def layer_inputs(model: Model, sites: Sequence[SwappedSite], tokens: Tokens) -> 
     swapped_by_module = {model.hf.get_submodule(swapped.site.module): swapped for swapped in sites}
 
     def attend(raw: RawCall) -> Tensor:
-        out = own_attention(Reader().call(raw))
+        out = own_attention(Reader().call(raw), raw.module)
         swapped = swapped_by_module.get(raw.module)
         if swapped is not None:
             z[swapped.site] = _flat(out[:, list(swapped.heads)])

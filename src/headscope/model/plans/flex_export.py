@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headscope.attention.mechanism_rules import Heads
 from headscope.core.selection import selection_text
 from headscope.core.site import Site
 from headscope.errors import UsageError
 from headscope.files import Destination, write_file
-from headscope.model.plans.plan import Heads, Plan
+from headscope.model.plans.plan import Plan
 
 if TYPE_CHECKING:
     from headscope.attention.flex_mask import FlexMask

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headscope.attention.mechanism_rules import Heads, heads_by_mechanism
 from headscope.attention.mechanism_spelling import check_spelling
 from headscope.core.selection import Selection
 from headscope.core.site import Site
@@ -37,7 +38,6 @@ _LARGEST = 2**20  # bytes: a plan of a model with ten thousand heads takes a hun
 _WRITING = Destination(
     "cannot write the plan {path}: {reason}", "name another file", refusal="cannot write the plan {path}: {reason}"
 )
-Heads = dict[Site, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -145,20 +145,7 @@ class Plan:
         Raises:
             UsageError: A selection matches no head, or two mechanisms claim the same one.
         """
-        heads_by_mechanism: dict[str, Heads] = {}
-        owner: dict[tuple[Site, int], str] = {}
-        for mechanism, selection in self.replace.items():
-            check_spelling(mechanism)
-            heads_by_mechanism[mechanism] = Selection.parse(selection).resolve(sites)
-            for site, heads in heads_by_mechanism[mechanism].items():
-                for head in heads:
-                    other = owner.setdefault((site, head), mechanism)
-                    if other != mechanism:
-                        raise UsageError(
-                            f"{site.head_label(head)} is replaced twice: by {other} and by {mechanism}",
-                            hint="name each head in one rule",
-                        )
-        return heads_by_mechanism
+        return heads_by_mechanism(self.replace, sites)
 
     def check_model(self, model: "Model") -> None:
         """Refuse a model that the plan was not made for.

@@ -20,7 +20,7 @@ from headscope.model.session.captures import QUANTITIES, Quantity, quantities_na
 from headscope.model.session.key_dropping import KeyDropping
 from headscope.model.session.path_patches import PathPatches
 from headscope.model.session.place_taps import PlaceTaps
-from headscope.model.session.registered import Registered
+from headscope.model.session.registered import Registered, built_in
 from headscope.model.session.text_windows import TextWindows
 from headscope.model.transformers.attention_hook import as_transformers, handled, plain_attention, tapped
 from headscope.model.transformers.call_reader import RawCall, Reader
@@ -40,7 +40,8 @@ class LiveModel:
     def __init__(self, model: "Model") -> None:
         self.model = model
         self.hf: Any = model.hf
-        self.registered = Registered()
+        # A network may have been built with mechanisms in its heads: they are there before anything is asked for.
+        self.registered = Registered(replacements=built_in(self.hf, model.sites))
         self.after_call: Callable[[], None] | None = None
         self.n_sessions = 0
         self._thread = threading.get_ident()

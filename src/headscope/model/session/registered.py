@@ -3,9 +3,11 @@
 Sessions nest: an inner one adds to what the outer one asked for, and takes its own back when it ends.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from headscope.attention.head_mechanisms import mechanisms_of
 from headscope.attention.mechanism import Mechanism
 from headscope.core.site import Site
 from headscope.errors import UsageError
@@ -22,6 +24,17 @@ class Replacement:
 
     at: Mapping[Site, Heads]
     mechanism: Mechanism | None
+
+
+def built_in(hf: Any, sites: Iterable[Site]) -> list[Replacement]:
+    """The heads that attend through a mechanism by the configuration of the model, as replacements that stay."""
+    replacements: list[Replacement] = []
+    for site in sites:
+        mechanisms = mechanisms_of(hf.get_submodule(site.module))
+        for mechanism, heads in () if mechanisms is None else mechanisms.heads.items():
+            if mechanism is not None:
+                replacements.append(Replacement({site: heads}, mechanism))
+    return replacements
 
 
 @dataclass

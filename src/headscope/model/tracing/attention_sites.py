@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from headscope.attention.call import Call
 from headscope.attention.devices import has_float64
+from headscope.attention.head_mechanisms import mechanisms_of
 from headscope.core.site import Kind, Site, Stack
 from headscope.errors import CaptureError, CheckpointError
 from headscope.model.rounding import agreement, widened
@@ -58,7 +59,8 @@ class CallRecorder:
         window = raw.options.get("sliding_window")
         self.sightings.append(Sighting(name, self._calls[name], read, window if isinstance(window, int) else None))
         self._calls[name] += 1
-        return as_transformers(DENSE(read).out)
+        mechanisms = mechanisms_of(raw.module)
+        return as_transformers(DENSE(read).out if mechanisms is None else mechanisms(read))
 
 
 def find_sites(model: Any) -> tuple[Site, ...]:

@@ -24,7 +24,10 @@ def position_kind(hf: Any, sites: tuple[Site, ...]) -> str:
 
     `sinusoidal and learned` where the stacks differ, `unknown` where there is no sign of any.
     """
-    if any("bias" in site.extras for site in sites) or any(_adds_linear_bias(module) for module in hf.modules()):
+    # The bias of a cross-attention is no distance within one text.
+    if any("bias" in site.extras and site.kind == "self" for site in sites) or any(
+        _adds_linear_bias(module) for module in hf.modules()
+    ):
         return "relative bias"
     if any(_turns(module) for module in hf.modules()):
         return "rotary"

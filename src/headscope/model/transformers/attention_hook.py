@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from headscope.attention.call import Call
+from headscope.attention.head_mechanisms import mechanisms_of
 from headscope.attention.maps import pattern
 from headscope.attention.mechanisms.dense import Dense
 from headscope.model.transformers.call_reader import RawCall, Reader
@@ -63,7 +64,7 @@ def _attention(
     **options: Any,
 ) -> tuple[Tensor, None]:
     handler = _open.handlers.get(id(module))
-    if handler is None and _own_implementation(module) == "sdpa":
+    if handler is None and _own_implementation(module) == "sdpa" and mechanisms_of(module) is None:
         # Another thread has a session on this model, or a model shares its config: it computes what it always does.
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
@@ -85,11 +86,11 @@ def _eager_attention(
 
 def plain_attention(raw: RawCall) -> Tensor:
     """The model's own attention."""
-    return as_transformers(own_attention(Reader().call(raw)))
+    return as_transformers(own_attention(Reader().call(raw), raw.module))
 
 
-def own_attention(call: Call) -> Float[Tensor, "batch heads queries d_value"]:
-    """The output of the model's own attention.
+def own_attention(call: Call, module: nn.Module | None = None) -> Float[Tensor, "batch heads queries d_value"]:
+    """The output of the model's own attention; a module whose heads have mechanisms of their own computes these.
 
     The way to compute it depends only on sizes, never on who is watching: another order of the same sums rounds
     differently, and every number of later layers would follow. A small map is stored and multiplied with the values, as
@@ -101,6 +102,9 @@ def own_attention(call: Call) -> Float[Tensor, "batch heads queries d_value"]:
     queries, keys = call.q.shape[2], call.k.shape[2]
     if torch.is_autocast_enabled(call.q.device.type):
         return DENSE(call).out
+    mechanisms = mechanisms_of(module)
+    if mechanisms is not None:
+        return mechanisms(call)
     if queries == 1 or queries * keys > SMALL_MAP:
         return DENSE.attend(call, lse=False).out
     return pattern(call).to(call.v.dtype) @ call.v.repeat_interleave(call.groups, dim=1)

@@ -12,6 +12,7 @@ import torch
 from headscope.errors import CheckpointError, ResourceError
 from headscope.model.formats.quantisation import check_method
 from headscope.model.transformers.library_messages import quiet, reason
+from headscope.networks.families import FAMILIES, register
 
 # Far beyond any model; more modules would take minutes to build, more labels gigabytes to name.
 _MAX_LAYERS = 1_000
@@ -26,6 +27,8 @@ def parsed_config(raw: dict[str, Any], where: str) -> Any:
     from transformers import CONFIG_MAPPING
 
     family = raw["model_type"]
+    if family in FAMILIES:
+        register()
     if family not in CONFIG_MAPPING:
         code = " with code of its own, which headscope never runs" if "auto_map" in raw else ""
         raise CheckpointError(
