@@ -4,12 +4,11 @@ Loads no torch, so that they are refused without it.
 """
 
 from dataclasses import dataclass, field
-from typing import Literal, get_args
 
 from headscope.errors import UsageError
 
-Decay = Literal["inverse-root", "cosine", "linear", "constant"]
-Clock = Literal["wall", "processor"]
+DECAYS = ("inverse-root", "cosine", "linear", "constant")
+CLOCKS = ("wall", "processor")
 Number = float | int
 
 
@@ -23,7 +22,7 @@ class Budget:
     steps: int | None = None
     epochs: int | None = None
     minutes: Number | None = None
-    clock: Clock = "wall"
+    clock: str = "wall"
 
     def __post_init__(self) -> None:
         limits = {"steps": self.steps, "epochs": self.epochs, "minutes": self.minutes}
@@ -32,7 +31,7 @@ class Budget:
         for name, limit in limits.items():
             if limit is not None and not limit > 0:
                 raise UsageError(f"the budget of {name} must be greater than 0, got {limit}")
-        check_choice("clock", self.clock, get_args(Clock))
+        check_choice("clock", self.clock, CLOCKS)
 
 
 @dataclass(frozen=True)
@@ -44,12 +43,12 @@ class Rate:
 
     peak: Number = 1e-3
     warmup_steps: int = 100
-    decay: Decay = "inverse-root"
+    decay: str = "inverse-root"
 
     def __post_init__(self) -> None:
         check_range("the peak of the learning rate", self.peak, above=0.0)
         check_range("the number of warm-up steps", self.warmup_steps, least=0)
-        check_choice("decay", self.decay, get_args(Decay))
+        check_choice("decay", self.decay, DECAYS)
 
 
 @dataclass(frozen=True)

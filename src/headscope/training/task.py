@@ -17,9 +17,10 @@ Measures = Callable[[nn.Module], Mapping[str, float]]
 class Task:
     """A network, what it learns, from which data, and how it is judged.
 
-    The trainer knows nothing else about a study. The network is freshly made, or opened: a training that was killed begins with the same one and goes on with the
-    weights of its checkpoint. `companions` are files that are written beside all saved weights, so that they open as a
-    model; config.json is among them if the network has a configuration.
+    The trainer knows nothing else about a study. The network is freshly made, or opened: a training that was killed
+    begins with the same one and goes on with the weights of its checkpoint. `companions` are files that are written
+    next to all saved weights, so that they open as a model: the tokenizer, for instance. The configuration of the
+    network is there without them.
     """
 
     model: nn.Module
