@@ -9,7 +9,19 @@ ROOT = Path(__file__).parents[2] / "src" / "headscope"
 
 GROUND = {"errors", "shapes"}
 PARTS = GROUND | {
-    *("lazy_names", "files", "folder_lock", "progress", "fetch", "core", "maths", "attention", "corpora", "training"),
+    *(
+        "lazy_names",
+        "files",
+        "folder_lock",
+        "progress",
+        "fetch",
+        "core",
+        "maths",
+        "attention",
+        "corpora",
+        "training",
+        "decoding",
+    ),
     *("model", "lenses", "theory"),
 }
 MAY_IMPORT: dict[str, set[str]] = {
@@ -27,6 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "attention": GROUND | {"core", "members"},  # pictures of mechanisms are figures
     "corpora": {"errors", "lazy_names", "files", "progress", "core", "fetch"},
     "model": GROUND | {"files", "progress", "core", "fetch", "attention"},
+    "decoding": GROUND | {"lazy_names"},
     "training": GROUND | {"lazy_names", "files", "folder_lock", "progress", "core", "attention", "corpora"},
     "lenses": GROUND | {"core", "maths", "attention", "members"},
     "theory": GROUND | {"lazy_names", "core", "maths", "attention"},
