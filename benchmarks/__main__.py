@@ -5,7 +5,10 @@ Each prints a table of ratios that were measured side by side.
 
 import runpy
 
-NAMES = ("attention", "session", "swap", "pair_bound", "decoding", "spectra", "weights", "gaussian", "large_checkpoint")
+NAMES = (
+    *("attention", "session", "swap", "pair_bound", "decoding", "text_decoding", "spectra", "weights", "gaussian"),
+    "large_checkpoint",
+)
 
 if __name__ == "__main__":
     for name in NAMES:

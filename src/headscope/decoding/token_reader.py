@@ -65,7 +65,7 @@ class RereadingModel(TokenReader):
         positions = {}
         if mask is not None:
             mask = _extended(mask, ids.shape[1])
-            positions = _positions(self._model, mask)
+            positions = _positions(mask) if _takes_positions(self._model) else {}
         logits = self._model(input_ids=ids, attention_mask=mask, **positions).logits
         return logits[:, -1]
 
@@ -85,6 +85,7 @@ class CachedModel(TokenReader):
                 f"{type(model).__name__} has no cache: its forward takes no past_key_values", hint="decode without one"
             )
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
+        self._takes_positions = _takes_positions(model)
         self._prompts, self._start = prompts, start
         self._mask = prompts.mask
         self._cache: Any = None
@@ -133,8 +134,10 @@ class CachedModel(TokenReader):
         if self._mask is None:
             return {"input_ids": ids}
         mask = _extended(self._mask, self._n_read + ids.shape[1])
-        positions = {name: tensor[:, -ids.shape[1] :] for name, tensor in _positions(self._model, mask).items()}
-        return {"input_ids": ids, "attention_mask": mask, **positions}
+        inputs = {"input_ids": ids, "attention_mask": mask}
+        if self._takes_positions:
+            inputs |= {name: tensor[:, -ids.shape[1] :] for name, tensor in _positions(mask).items()}
+        return inputs
 
 
 def _extended(mask: Tensor, length: int) -> Tensor:
@@ -142,11 +145,11 @@ def _extended(mask: Tensor, length: int) -> Tensor:
     return torch.cat([mask, mask.new_ones(len(mask), length - mask.shape[1])], dim=1)
 
 
-def _positions(model: nn.Module, mask: Tensor) -> dict[str, Tensor]:
-    """The positions of tokens after padding on the left.
+def _takes_positions(model: nn.Module) -> bool:
+    """Whether a model is told the positions; others count them by the mask."""
+    return "position_ids" in inspect.signature(model.forward).parameters
 
-    A model that takes none counts them itself.
-    """
-    if "position_ids" not in inspect.signature(model.forward).parameters:
-        return {}
+
+def _positions(mask: Tensor) -> dict[str, Tensor]:
+    """The positions of tokens after padding on the left."""
     return {"position_ids": (mask.cumsum(dim=1) - 1).clamp(min=0)}
