@@ -138,7 +138,7 @@ def test_a_measure_ends_a_training(tmp_path: Path):
 
     def drift(model: nn.Module) -> dict[str, float]:
         assert not model.training
-        return {"drift": float((model.embedding.weight - start).norm())}
+        return {"drift": float((model.embedding.weight.detach() - start).norm())}
 
     task = replace(task, measures=drift, held_out=None)
     recipe = toy_recipe(400, validation=Validation(every_steps=5, target=Target("drift", 2.0)))
