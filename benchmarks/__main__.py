@@ -6,16 +6,8 @@ Each prints a table of ratios that were measured side by side.
 import runpy
 
 NAMES = (
-    "attention",
-    "session",
-    "swap",
-    "pair_bound",
-    "decoding",
-    "spectra",
-    "weights",
-    "gaussian",
-    "large_checkpoint",
-    "training",
+    *("attention", "session", "swap", "pair_bound", "decoding", "text_decoding", "spectra", "weights", "gaussian"),
+    *("large_checkpoint", "training"),
 )
 
 if __name__ == "__main__":

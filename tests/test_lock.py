@@ -9,7 +9,7 @@ import pytest
 
 from headscope.errors import UsageError
 from headscope.store import RunFolder, check_folder
-from headscope.store.lock import NAME, Lock
+from headscope.folder_lock import NAME, Lock
 
 HOLD = """
 import pathlib, sys

@@ -13,7 +13,7 @@ from headscope.cli import progress_display
 from headscope.cli.progress_display import LOADING, LineDisplay, Tracker, shown_progress
 from headscope.cli.terminal_bar import TerminalBar
 from headscope.pipeline import measure
-from headscope.progress import Course, Planner, Progress, Silent, Stage, announce, duration
+from headscope.progress import Course, Planner, Progress, Silent, Stage, announce, duration, remark
 from tests.prefix_matching import LENS as PREFIXES
 
 
@@ -116,6 +116,21 @@ def test_a_line_says_share_task_part_and_time_left() -> None:
     assert tracker.line() == "25 %, running the text, batch 1/4, 30 s left"
     tracker.step("running the text, batch", 3, 4)
     assert tracker.line().startswith("81 %, running the text, batch 4/4, ")
+
+
+def test_a_remark_belongs_to_its_task() -> None:
+    clock = Clock()
+    tracker = Tracker(clock)
+    display = LineDisplay(tracker)
+    display.step("training", 3, 10)
+    remark(display, "loss 2.100")
+    remark(Silent(), "nobody shows this")
+    clock.seconds = 6.0
+    assert tracker.line() == "30 %, training 4/10, loss 2.100, 14 s left"
+    display.step("training", 4, 10)
+    assert "loss 2.100" in tracker.text
+    display.step("writing", 0, 0)
+    assert tracker.text == "writing"
 
 
 def test_without_stages_the_task_itself_is_the_whole() -> None:

@@ -26,7 +26,7 @@ from headscope.model.transformers.attention_hook import SMALL_MAP
 from headscope.pipeline.resume import Keeper
 from headscope.pipeline.text_pass import BATCH_TOKENS
 from headscope.store import RunFolder
-from headscope.store.lock import NAME as LOCK
+from headscope.folder_lock import NAME as LOCK
 from tests.hostile import broken
 
 LONG, SHORT = 144, 40

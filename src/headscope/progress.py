@@ -72,6 +72,21 @@ def announce(progress: Progress, stages: Sequence[Stage]) -> None:
         progress.plan(stages)
 
 
+@runtime_checkable
+class Commented(Progress, Protocol):
+    """A listener that shows a few words about the present task."""
+
+    def remark(self, words: str, /) -> None:
+        """Show these words until others come or the task is over."""
+        ...
+
+
+def remark(progress: Progress, words: str) -> None:
+    """Say a few words about the present task, such as its loss, to a listener that shows them."""
+    if isinstance(progress, Commented):
+        progress.remark(words)
+
+
 class Course:
     """How far a piece of work is that consists of stages.
 

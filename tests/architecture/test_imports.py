@@ -9,14 +9,15 @@ ROOT = Path(__file__).parents[2] / "src" / "headscope"
 
 GROUND = {"errors", "shapes"}
 PARTS = GROUND | {
-    *("lazy_names", "files", "progress", "fetch", "core", "maths", "attention", "networks", "corpora", "model"),
-    *("lenses", "theory"),
+    *("lazy_names", "files", "folder_lock", "progress", "fetch", "core", "maths", "attention", "networks", "corpora"),
+    *("training", "decoding", "model", "lenses", "theory"),
 }
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "shapes": set(),
     "lazy_names": set(),
     "files": {"errors"},
+    "folder_lock": {"errors"},
     "progress": set(),
     "about": {"errors"},
     "members": {"errors", "about"},
@@ -27,6 +28,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "corpora": {"errors", "lazy_names", "files", "progress", "core", "fetch"},
     "networks": GROUND | {"lazy_names", "core", "attention"},
     "model": GROUND | {"files", "progress", "core", "fetch", "attention", "networks"},
+    "decoding": GROUND | {"lazy_names"},
+    "training": GROUND | {"lazy_names", "files", "folder_lock", "progress", "core", "attention", "corpora"},
     "lenses": GROUND | {"core", "maths", "attention", "members"},
     "theory": GROUND | {"lazy_names", "core", "maths", "attention"},
     "catalogue": PARTS | {"members", "experiments", "store", "comparison", "api"},

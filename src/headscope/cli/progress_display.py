@@ -31,6 +31,7 @@ class Tracker:
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock, self._course = clock, Course()
         self.task, self._done, self._total = "", 0, 0
+        self._remark = ""
         self._task_start = self._course_start = clock()
 
     def plan(self, stages: Sequence[Stage]) -> None:
@@ -43,12 +44,16 @@ class Tracker:
         """Take note of a step; whether the task is a new one."""
         is_new = task != self.task
         if is_new:
-            self._task_start = self._clock()
+            self._task_start, self._remark = self._clock(), ""
         if not self._course.has_begun:
             self._course_start = self._clock()
         self.task, self._done, self._total = task, done, total
         self._course.step(task, done, total)
         return is_new
+
+    def remark(self, words: str) -> None:
+        """Take note of a few words about the present task."""
+        self._remark = words
 
     @property
     def task_seconds(self) -> float:
@@ -64,7 +69,11 @@ class Tracker:
 
     @property
     def text(self) -> str:
-        """The present task and the part of it that is in progress: `running the text, window 4/11`."""
+        """The present task, the part of it that is in progress, and a remark: `running the text, window 4/11`."""
+        return ", ".join(filter(None, (self._part, self._remark)))
+
+    @property
+    def _part(self) -> str:
         if self._total >= _BYTES:
             return f"{self.task}, {self._done / 1e6:.0f} of {self._total / 1e6:.0f} MB"
         return f"{self.task} {min(self._done + 1, self._total)}/{self._total}" if self._total > 1 else self.task
@@ -99,6 +108,10 @@ class LineDisplay:
         self._tracker.step(task, done, total)
         if is_first:
             self._write(f"{task} …")
+
+    def remark(self, words: str) -> None:
+        """Take note of a few words, which the next line will hold."""
+        self._tracker.remark(words)
 
     def tick(self) -> None:
         """Write how far the work is."""

@@ -32,6 +32,10 @@ class TerminalBar:
         share = self._tracker.share
         self._bar.update(self._row, completed=share or 0.0, total=None if share is None else 1.0, refresh=is_new)
 
+    def remark(self, words: str) -> None:
+        """Show a few words about the present task."""
+        self._tracker.remark(words)
+
     def finish_task(self) -> None:
         """Leave a line about the present task."""
         if self._tracker.task and self._tracker.task_seconds >= WORTH_A_LINE:

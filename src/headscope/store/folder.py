@@ -12,12 +12,12 @@ from headscope.core import Finding, Run
 from headscope.core.run import REPORT
 from headscope.errors import UsageError
 from headscope.files import sweep
+from headscope.folder_lock import Lock
 from headscope.store.files import disk_errors, read_json, write_json
 from headscope.store.findings import finding_in, read_contents, write_finding
 from headscope.store.folder_check import check_folder, no_finished_run
 from headscope.store.journal import NAME as JOURNAL
 from headscope.store.journal import SCHEMA, Entry, read_journal
-from headscope.store.lock import Lock
 from headscope.store.manifest import read_manifest
 from headscope.store.names import MANIFEST
 from headscope.store.plain_json import to_json

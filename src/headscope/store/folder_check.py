@@ -6,11 +6,11 @@ from pathlib import Path
 
 from headscope.errors import UsageError
 from headscope.files import shortened
+from headscope.folder_lock import NAME as LOCK
+from headscope.folder_lock import check_free
 from headscope.store.files import disk_errors, read_json
 from headscope.store.journal import NAME as JOURNAL
 from headscope.store.journal import SCHEMA, read_journal
-from headscope.store.lock import NAME as LOCK
-from headscope.store.lock import check_free
 from headscope.store.names import MANIFEST, PARTS
 
 _CONFIG = "config.json"  # every folder with a checkpoint has it

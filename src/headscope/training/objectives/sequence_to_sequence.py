@@ -1,0 +1,53 @@
+"""Write one sequence in answer to another: the objective of an encoder–decoder."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from headscope.training.objectives.cross_entropy import cross_entropy
+from headscope.training.objectives.objective import IGNORED, Batch, Loss
+from headscope.training.objectives.token_count import n_labels, n_tokens
+from headscope.training.recipe import check_range
+
+
+@dataclass(frozen=True)
+class SequenceToSequence:
+    """The next token of the target, from the source and the target before it.
+
+    A batch has `input_ids` and `attention_mask` of the source, and `labels`: the target with its end token, `IGNORED`
+    where rows are padded. The decoder reads `start`, then the labels but the last one.
+    """
+
+    start: int
+    padding: int
+    smoothing: float | int = 0.1
+
+    def __post_init__(self) -> None:
+        check_range("smoothing", self.smoothing, least=0.0, below=1.0)
+
+    def identity(self) -> Mapping[str, Any]:
+        """The name and the parameters."""
+        return {"name": "sequence to sequence", **asdict(self)}
+
+    def loss(self, model: nn.Module, batch: Batch) -> Loss:
+        """The loss of all tokens of the target."""
+        labels = batch["labels"]
+        logits = model(
+            input_ids=batch["input_ids"],
+            attention_mask=batch["attention_mask"],
+            decoder_input_ids=shifted(labels, self.start, self.padding),
+            use_cache=False,
+        ).logits
+        total, nats = cross_entropy(logits.flatten(0, 1), labels.flatten(), self.smoothing)
+        predicted = n_labels(batch)
+        return Loss(total, nats, predicted, n_tokens(batch) + predicted)
+
+
+def shifted(labels: Int[Tensor, "batch tokens"], start: int, padding: int) -> Int[Tensor, "batch tokens"]:
+    """What the decoder reads: the start token, then the labels but the last one."""
+    inputs = labels.roll(1, dims=1)
+    inputs[:, 0] = start
+    return inputs.masked_fill_(inputs == IGNORED, padding)
