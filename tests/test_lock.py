@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from headscope.errors import UsageError
-from headscope.store import RunFolder, check_folder
 from headscope.folder_lock import NAME, Lock
+from headscope.store import RunFolder, check_folder
 
 HOLD = """
 import pathlib, sys

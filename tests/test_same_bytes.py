@@ -20,13 +20,13 @@ import torch
 
 import headscope as hs
 from headscope.attention.statistics import Request
+from headscope.folder_lock import NAME as LOCK
 from headscope.lenses import lenses
 from headscope.model.model import Model
 from headscope.model.transformers.attention_hook import SMALL_MAP
 from headscope.pipeline.resume import Keeper
 from headscope.pipeline.text_pass import BATCH_TOKENS
 from headscope.store import RunFolder
-from headscope.folder_lock import NAME as LOCK
 from tests.hostile import broken
 
 LONG, SHORT = 144, 40
