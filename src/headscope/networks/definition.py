@@ -133,8 +133,8 @@ def _queries_keys_values(
 ) -> tuple[Tensor, Tensor, Tensor]:
     width, kv_width = site.n_heads * site.d_head, site.n_kv_heads * site.d_head
     if site.kind == "cross":
-        both = linear(weights, f"{name}.kv", y)
-        return linear(weights, f"{name}.q", x), both[:, :kv_width], both[:, kv_width:]
+        keys_and_values = linear(weights, f"{name}.kv", y)
+        return linear(weights, f"{name}.q", x), keys_and_values[:, :kv_width], keys_and_values[:, kv_width:]
     if config.shared_queries_and_keys:
         shared = linear(weights, f"{name}.q", x)
         return shared, shared, linear(weights, f"{name}.v", x)
@@ -191,8 +191,8 @@ def _score(config: Any, weights: Weights, h: Tensor, s: Tensor) -> Tensor:
         return h @ s
     if config.score == "luong_general":
         return h @ weights[f"{name}.query.weight"].T @ s
-    both = torch.cat([weights[f"{name}.query.weight"], weights[f"{name}.key.weight"]], dim=1) @ torch.cat([h, s])
-    return weights[f"{name}.direction.weight"][0] @ torch.tanh(both)
+    summed = torch.cat([weights[f"{name}.query.weight"], weights[f"{name}.key.weight"]], dim=1) @ torch.cat([h, s])
+    return weights[f"{name}.direction.weight"][0] @ torch.tanh(summed)
 
 
 def _cells(
