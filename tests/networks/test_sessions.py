@@ -208,6 +208,12 @@ def test_a_recurrent_network_without_attention_is_refused():
         hs.open(built(recurrent("lstm", "none")))
 
 
+def test_a_model_without_a_list_of_layers_has_no_final_norm():
+    reading = hs.open(built(recurrent("lstm", "bahdanau"))).weight_source().stream_reading()
+    assert reading.final is None
+    assert reading.output == ""
+
+
 def test_ablating_recurrent_attention_changes_the_output():
     network = built(recurrent("lstm", "bahdanau"))
     before = logits(network, **inputs(network))

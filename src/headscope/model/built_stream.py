@@ -93,19 +93,20 @@ class BuiltStream:
         return after, not_a_sum
 
     def _final(self) -> StreamNorm | None:
-        site = last_of_stacks(self._model)[-1]
-        spot = self._spots("final_scale").by_site.get(site)
+        last_sites = last_of_stacks(self._model)  # empty where attention lies in no list of layers
+        spot = self._spots("final_scale").by_site.get(last_sites[-1]) if last_sites else None
         return None if spot is None or spot.norm is None else _plain(spot.norm)
 
     def _output(self) -> str:
         """The role of the table that logits are read with, directly behind the final norm."""
         model = self._model
         head, table = output_head(model.hf), token_table(model.hf)
-        if head is None:
+        last_sites = last_of_stacks(model)
+        if head is None or not last_sites:
             return ""
         try:
             with model.outside_sessions(), quiet(), restored(model.hf):
-                model.stream_map.factor_before_logits(last_of_stacks(model)[-1])
+                model.stream_map.factor_before_logits(last_sites[-1])
         except (HeadscopeError, KeyError):
             return ""
         return "token" if getattr(table, "weight", None) is head.weight else "output"
