@@ -23,6 +23,7 @@ from headscope.core import Site
 from headscope.experiments.swap.candidates import Candidate
 from headscope.experiments.swap.yardstick import HeadOutputs, Yardstick
 from headscope.experiments.text_sample import Tokens
+from headscope.model.freed_memory import return_freed_memory
 from headscope.model.model import Model
 from headscope.progress import Step
 
@@ -50,6 +51,7 @@ def head_damages(
                     rows = [damage(call, candidate.mechanism, of_probes, yardstick) for candidate in site_candidates]
                     sums[site] = sums.get(site, 0.0) + torch.stack(rows).cpu() / len(windows)
     step(TASK, len(windows), len(windows))
+    return_freed_memory()
     return sums
 
 
