@@ -37,8 +37,9 @@ from headscope.experiments.swap.fitting import fitted
 from headscope.experiments.swap.head_damage import call_of, damage, head_damages
 from headscope.experiments.swap.ladder import Ladder, LadderStep, ladder
 from headscope.experiments.swap.leak import model_leak
-from headscope.experiments.swap.material import SearchPart, gather
+from headscope.experiments.swap.material import Material, SearchPart, gather
 from headscope.experiments.swap.plan_cost import forward_flops
+from headscope.experiments.swap.proposal import propose
 from headscope.experiments.swap.quality import quality, window_nats
 from headscope.experiments.swap.recall import (
     CITIES,
@@ -63,6 +64,7 @@ from headscope.experiments.text_sample import Tokens
 from headscope.model.model import Model
 from headscope.model.plans.plan import Plan
 from headscope.progress import silent
+from tests.networks.small_networks import SINGLE_STACKS, built
 
 LENGTH = 192
 NARROW = "band_sparse(left=32, right=0, columns=(0,))"
@@ -551,6 +553,18 @@ def test_a_search_holds_its_budget_on_every_text(tiny: Model) -> None:
     best = search.run(silent)
     assert [tried.text for tried in search.measured(best)] == names
     assert all(tried.within for tried in search.measured(best))
+
+
+def test_a_search_leaves_built_in_mechanisms_alone() -> None:
+    """Damages are predicted against dense attention, so a layer that was built with mechanisms stays as it is."""
+    model = hs.open(built(SINGLE_STACKS["windows"]))
+    read = [torch.randint(3, 50, (256,), generator=torch.Generator().manual_seed(seed)) for seed in range(4)]
+    part = SearchPart("random tokens", 256, tuple(read))
+    material = Material(part.windows[:1], (part,), {256: part.windows}, Text("random tokens", ["none"]))
+    proposal = propose(model, Params(budget="100%", text="none"), material, None, Perplexity(), silent)
+    replaced = {site.layer for sites in proposal.plan.heads(model.sites).values() for site in sites}
+    assert replaced == {1}
+    assert any("built with mechanisms" in warning for warning in proposal.warnings)
 
 
 def test_named_mechanisms_are_candidates(tiny: Model) -> None:

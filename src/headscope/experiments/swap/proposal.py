@@ -22,6 +22,7 @@ from headscope.experiments.text_sample import split_parts, spread, windows_of
 from headscope.model.language import predicts_next_token
 from headscope.model.model import Model
 from headscope.model.plans.plan import Plan
+from headscope.model.session.registered import is_dense
 from headscope.progress import Step
 
 
@@ -65,11 +66,15 @@ def _searched(model: Model, params: Params, material: Material, yardstick: Yards
     target = max(material.test)
     aim = AIMS[params.goal]
     searched = max(map(len, material.fit))
-    by_site = {site: aim.candidates(site, searched, target, params.mechanisms) for site in model.sites}
+    # Damages are those of dense heads: a site that was built with mechanisms stays as it is.
+    by_site = {
+        site: aim.candidates(site, searched, target, params.mechanisms) if is_dense(model.hf, site) else ()
+        for site in model.sites
+    }
     if not any(by_site.values()):
         raise UsageError(
             f"there is nothing to search in {model.spec.name}: every site has scores with a bias, a softcap or sinks, "
-            "or a window of its own",
+            "a window of its own, or mechanisms that the network was built with",
             hint="replace heads by hand: --replace 'L0=window(left=256)'",
         )
     full = {site: aim.full(site, target) for site in model.sites}
@@ -131,7 +136,10 @@ def _search_warnings(
         warnings.append("The search ended for lack of time, with its best plan so far: --minutes gives it more.")
     left_out = sum(site.n_heads for site in sites if not by_site[site])
     if left_out:
-        warnings.append(f"{left_out} heads were not searched: their scores hold more than queries and keys.")
+        warnings.append(
+            f"{left_out} heads were not searched: their scores hold more than queries and keys, or the network was "
+            "built with mechanisms in their layer."
+        )
     if search.journal.n_known:
         warnings.append(
             "Earlier searches left measurements of these weights: plans were not measured twice on a window."

@@ -37,6 +37,11 @@ def built_in(hf: Any, sites: Iterable[Site]) -> list[Replacement]:
     return replacements
 
 
+def is_dense(hf: Any, site: Site) -> bool:
+    """Whether the network was built without mechanisms in the heads of a site."""
+    return mechanisms_of(hf.get_submodule(site.module)) is None
+
+
 @dataclass
 class Registered:
     """Captures, streams, replacements and changes."""
