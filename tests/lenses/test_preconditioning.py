@@ -13,7 +13,8 @@ from headscope.lenses.preconditioning import pairs as pairs_file
 from headscope.lenses.preconditioning.lens import LENS
 from headscope.lenses.preconditioning.pairs import Pairs
 from headscope.lenses.preconditioning.settings import Params
-from tests.lenses.asking import begin, finish, update
+from tests.contract.test_lenses import differences, with_ends
+from tests.lenses.asking import begin, defined, finish, update
 from tests.lenses.planted import SPEC, Planted, Words, site
 
 SITES = (site(), site(layer=1))
@@ -198,3 +199,16 @@ def test_senseless_arguments():
     for params in (Params(least=1), Params(components=0), Params(skip=-1)):
         with pytest.raises(UsageError, match="at least two occurrences"):
             LENS.needs(params)
+
+
+def test_a_stream_in_few_directions_is_measured_as_defined():
+    """Directions without variance count for nothing, however they are rounded."""
+    flat = torch.randn(VOCABULARY, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    flat = flat @ torch.randn(4, D, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    table = torch.stack([(torch.arange(9) * 2 + token) % VOCABULARY for token in range(VOCABULARY)])
+    parts = [batch_of(walk(table, 30, 81), flat)]
+    finding = finding_of(*parts, components=3)
+    model = Planted({}, SPEC, vocabulary=Words(tuple(f"t{token}" for token in range(VOCABULARY))))
+    defined_tables = with_ends(defined(LENS, Params(components=3), model, parts), finding.tables)
+    assert not differences(finding.tables, defined_tables)
+    assert number(finding, "rank", table="layers", layer=0) == 4
