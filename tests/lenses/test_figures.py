@@ -455,6 +455,9 @@ def test_lengths_and_cosines_show_four_deviations_of_chance() -> None:
             )
             assert figure.edges[0] <= middle - reach + 1e-9
             assert figure.edges[-1] >= middle + reach - 1e-9
+            # Nothing is longer than three times the mean here, and no cosine leaves −1 … 1.
+            ends = (0.0, 3.0) if figure.name.startswith("lengths") else (-1.0, 1.0)
+            assert min(ends[0], middle - reach) <= figure.edges[0] < figure.edges[-1] <= max(ends[1], middle + reach)
             law = figure.laws[-1]
             assert law.x[0] == pytest.approx(
                 max(middle - reach if middle else max(-1, figure.edges[0]), 1e-6 if middle else -1)
