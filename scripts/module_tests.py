@@ -41,12 +41,19 @@ def chosen_tests(module: Path) -> ModuleTests:
     come with it, and those that import from its package, where the package offers names of its modules.
     """
     names = [f"test_{module.stem}", f"test_{module.parent.name}_{module.stem}", f"test_{module.parent.name}"]
-    paths = sorted(_nearest_tests(module))
-    first = [str(path.relative_to(ROOT)) for path in paths if path.stem in names]
-    others = [str(path.relative_to(ROOT)) for path in paths if path.stem not in names]
+    nearest = _nearest_tests(module)
+    # The tests of an experiment run models: those that import the module come first, and small files before large ones.
+    paths = sorted({*nearest, *_member_tests(module)}, key=lambda path: (path.stat().st_size, path))
+    is_experiment = module.parts[0] == "experiments"
+    first = [path for path in paths if (path in nearest if is_experiment else path.stem in names)]
+    others = [path for path in paths if path not in first]
     contract = CONTRACTS.get(module.parts[0], ()) if paths else ()
-    order = (first, contract, others) if first else (others, contract)
-    return ModuleTests(tuple(tuple(stage) for stage in order if stage), frozenset(map(_plain, _members(module, paths))))
+    order = (_relative(first), contract, _relative(others)) if first else (_relative(others), contract)
+    return ModuleTests(tuple(stage for stage in order if stage), frozenset(map(_plain, _members(module, paths))))
+
+
+def _relative(paths: list[Path]) -> tuple[str, ...]:
+    return tuple(str(path.relative_to(ROOT)) for path in paths)
 
 
 def modules_at(place: Path) -> list[Path]:
@@ -65,13 +72,13 @@ def _plain(name: str) -> str:
 
 
 def _nearest_tests(module: Path) -> set[Path]:
-    """The tests of the module and of its member; where there are none, of the nearest modules that import it."""
+    """The tests of the module; where there are none, of the nearest modules that import it."""
     test_paths, modules, visited = [], [module], {module}
     while modules and not test_paths:
         test_paths = [test for path in modules for test in _test_files(path)]
         modules = [path for path in _importers(modules) if path not in visited]
         visited.update(modules)
-    return {*test_paths, *_member_tests(module)}
+    return {*test_paths}
 
 
 def _member_tests(module: Path) -> Iterator[Path]:

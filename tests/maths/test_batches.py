@@ -13,6 +13,7 @@ from headscope.maths.attention.shuffled_map import falling_order
 from headscope.maths.gaussians import crossed_scores, gaussian, information, linear_mixing
 from headscope.maths.gaussians.gaussian import Gaussian
 from headscope.maths.linear_algebra import alignment, projections, spectrum
+from headscope.maths.linear_algebra.factored import Factored, composition
 from headscope.maths.linear_algebra.structured_maps import normalised
 from headscope.maths.random_matrices import singular_gaps
 from headscope.maths.resampling.clustered_mean import total_variation
@@ -47,6 +48,18 @@ def sigma() -> Tensor:
 def joint(a: Tensor, b: Tensor) -> Gaussian:
     return Gaussian(a, b)
 
+
+def factored(compute: Callable[[Factored, Factored], object]) -> Callable[..., object]:
+    """A function of two forms, as one of their factors; a form counts as the matrix that it is."""
+
+    def of_factors(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> object:
+        result = compute(Factored(a, b), Factored(c, d))
+        return result.left @ result.right if isinstance(result, Factored) else result
+
+    return of_factors
+
+
+FACTORS = normal(4, 2), normal(2, 4, seed=1), normal(4, 3, seed=2), normal(3, 4, seed=3)
 
 # Function of tensors with a batch in front, and the tensors.
 CASES: dict[str, tuple[Callable[..., object], tuple[Tensor, ...]]] = {
@@ -114,6 +127,11 @@ CASES: dict[str, tuple[Callable[..., object], tuple[Tensor, ...]]] = {
         lambda a: spectrum.triangular_factor(a).mT @ spectrum.triangular_factor(a), (normal(6, 3),)
     ),
     "form_moments": (alignment.form_moments, (normal(4, 3), normal(4, 3, seed=1))),
+    "sum of forms": (factored(lambda a, b: a + b), FACTORS),
+    "product of forms": (factored(lambda a, b: a @ b), FACTORS),
+    "trace of a form": (factored(lambda a, b: a.trace()), FACTORS),
+    "inner product of forms": (factored(lambda a, b: a.inner(b)), FACTORS),
+    "composition": (factored(composition), FACTORS),
     "gaps": (singular_gaps.gaps, (sigma(),)),
     "smallest_gap": (singular_gaps.smallest_gap, (sigma(),)),
 }  # fmt: skip
