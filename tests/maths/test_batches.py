@@ -1,5 +1,6 @@
 """Functions of a batch: whatever its axes, each member is computed as it would be alone."""
 
+import math
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 
@@ -157,3 +158,13 @@ def test_a_member_of_a_batch_is_computed_as_if_alone(name: str) -> None:
         for batched, single in zip(whole, alone, strict=True):
             member = batched[place] if batched.ndim >= 2 else batched
             torch.testing.assert_close(member.double(), single.double(), rtol=1e-9, atol=1e-12)
+
+
+def test_tokens_of_very_different_size_have_their_own_density() -> None:
+    """Whether a covariance is singular is judged by its own size, in a batch as well."""
+    covariance = torch.zeros(3, 2, 2, 2, 2, dtype=torch.float64)
+    for token, size in enumerate((1e20, 1.0)):
+        covariance[:, token, :, token] = size * torch.eye(2)
+    entropies = linear_mixing.token_entropies(covariance)
+    wanted = torch.full((3,), 20 * math.log(10), dtype=torch.float64)
+    torch.testing.assert_close(entropies[:, 0] - entropies[:, 1], wanted)
