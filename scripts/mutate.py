@@ -1,6 +1,6 @@
-"""Sample mutants of maths, lenses and mechanisms, and run their tests.
+"""Sample mutants of maths, lenses, attention and the experiment swap, and run their tests.
 
-    python scripts/mutate.py                          40 mutants of all three parts
+    python scripts/mutate.py                          40 mutants of all these parts
     python scripts/mutate.py maths/normality.py       mutants of one module or folder
     python scripts/mutate.py --count 100 --seed 7
 
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-PARTS = ("maths", "lenses", "attention/mechanisms")
+PARTS = ("maths", "lenses", "attention/mechanisms", "attention/sparse", "attention/statistics", "experiments/swap")
 EQUIVALENT = ROOT / "tests" / "equivalent_mutants.toml"
 FEWEST_KILLED = 0.9
 # A mutant may loop forever or allocate any amount of memory.

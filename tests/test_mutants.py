@@ -6,9 +6,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from scripts.module_tests import PACKAGE, ModuleTests, chosen_tests
+from scripts.module_tests import PACKAGE, ModuleTests, chosen_tests, modules_at
 from scripts.mutants import mutants, mutated
-from scripts.mutate import EQUIVALENT, Fate, fate_of
+from scripts.mutate import EQUIVALENT, PARTS, Fate, fate_of
 
 SOURCE = '''
 Limit = int | None
@@ -65,6 +65,35 @@ def test_the_tests_of_a_module_are_those_of_its_member():
     assert sums.members == {"transport"}
     assert sums.stages[0] == ("tests/lenses/test_transport.py",)
     assert sums.stages[1] == ("tests/contract/test_lenses.py",)
+
+
+@pytest.mark.parametrize(
+    ("module", "tests"),
+    [
+        ("attention/statistics/rows.py", ("test_statistics", "test_slabs")),
+        ("attention/statistics/geometry.py", ("test_statistics", "test_slabs")),
+        ("attention/statistics/records.py", ("test_statistics",)),
+        ("attention/sparse/merge.py", ("test_merging",)),
+        ("experiments/swap/judgement.py", ("test_swap", "test_swap_repair", "test_swap_decoding")),
+        ("experiments/swap/figures.py", ("test_swap", "test_swap_sentences")),
+        ("lenses/angles/figures.py", ("test_figures", "test_angles", "test_angles_sentences")),
+        ("lenses/shared/effects.py", ("test_effects",)),
+        ("maths/attention/softmax.py", ("test_softmax",)),
+    ],
+)
+def test_a_module_meets_the_tests_of_what_it_is_part_of(module, tests):
+    stages = chosen_tests(Path(module)).stages
+    assert {*tests} <= {Path(path).stem for stage in stages for path in stage}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_every_module_meets_a_test(part):
+    """One that meets none would stop the command."""
+    modules = [path.relative_to(PACKAGE) for path in modules_at(PACKAGE / part) if path.name != "__init__.py"]
+    assert modules
+    assert [
+        module for module in modules if mutants((PACKAGE / module).read_text()) and not chosen_tests(module).stages
+    ] == []
 
 
 def test_only_a_failed_test_kills():

@@ -100,7 +100,12 @@ def test_bytes_count_the_allocations_of_long_texts(name: str) -> None:
 DECIDED_BY_ONE_TERM = [
     ("vertical_slash", {"columns": 0, "diagonals": 6, "width": 64, "near": 32, "rows": 1}, 1000, D, 1.1),
     ("vertical_slash", {"columns": 0, "diagonals": 3, "width": 100, "near": 16, "rows": 1}, 777, 33, 1.1),
-    ("vertical_slash", {"columns": 200, "diagonals": 0, "width": 1, "near": 16, "rows": 1}, 1000, D, 1.2),
+    ("vertical_slash", {"columns": 0, "diagonals": 1, "width": 256, "near": 64, "rows": 1}, 1024, D, 1.05),
+    ("vertical_slash", {"columns": 0, "diagonals": 16, "width": 64, "near": 256, "rows": 1}, 4096, D, 1.05),
+    ("vertical_slash", {"columns": 200, "diagonals": 0, "width": 1, "near": 16, "rows": 1}, 1000, D, 1.05),
+    ("vertical_slash", {"columns": 300, "diagonals": 0, "width": 1, "near": 128, "rows": 1}, 1024, 8, 1.05),
+    ("vertical_slash", {"columns": 500, "diagonals": 0, "width": 1, "near": 100, "rows": 1}, 2000, D, 1.05),
+    ("vertical_slash", {"columns": 100, "diagonals": 8, "width": 32, "near": 64, "rows": 1}, 2048, 16, 1.05),
     ("linformer", {"rank": 64, "segment": 16}, 1000, D, 1.06),
     ("linformer", {"rank": 64, "segment": 16}, 992, D, 1.06),
     ("linformer", {"rank": 1, "segment": 8}, 2000, 2, 1.06),
@@ -114,6 +119,10 @@ DECIDED_BY_ONE_TERM = [
     ("top_blocks", {"block": 16, "blocks": 0, "near": 0}, 4096, 8, 1.2),
     ("intention", {}, 512, D, 1.08),
     ("window", {"left": 64, "right": 64, "dilation": 4}, 2048, D, 1.35),
+    ("window", {"left": 900, "right": 0}, 4096, D, 1.1),
+    ("window", {"left": 700, "right": 700}, 4096, D, 1.12),
+    ("window", {"left": 1000, "right": 900}, 4096, 8, 1.01),
+    ("window", {"left": 0, "right": 600}, 2048, 2, 1.02),
     ("longformer", {"left": 2, "right": 2, "global_positions": tuple(range(0, 1024, 4))}, 1024, D, 1.6),
 ]
 

@@ -10,10 +10,12 @@ import torch
 from headscope.errors import UsageError
 from headscope.lenses.lens import AS_IS, Batch
 from headscope.lenses.preconditioning import pairs as pairs_file
+from headscope.lenses.preconditioning.conditional_gaussians import Stream
 from headscope.lenses.preconditioning.lens import LENS
 from headscope.lenses.preconditioning.pairs import Pairs
 from headscope.lenses.preconditioning.settings import Params
-from tests.lenses.asking import begin, finish, update
+from tests.contract.test_lenses import differences, with_ends
+from tests.lenses.asking import begin, defined, finish, update
 from tests.lenses.planted import SPEC, Planted, Words, site
 
 SITES = (site(), site(layer=1))
@@ -198,3 +200,37 @@ def test_senseless_arguments():
     for params in (Params(least=1), Params(components=0), Params(skip=-1)):
         with pytest.raises(UsageError, match="at least two occurrences"):
             LENS.needs(params)
+
+
+def test_a_stream_in_few_directions_is_measured_as_defined():
+    """Directions without variance count for nothing, however they are rounded."""
+    flat = torch.randn(VOCABULARY, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    flat = flat @ torch.randn(4, D, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    table = torch.stack([(torch.arange(9) * 2 + token) % VOCABULARY for token in range(VOCABULARY)])
+    parts = [batch_of(walk(table, 30, 81), flat)]
+    finding = finding_of(*parts, components=3)
+    model = Planted({}, SPEC, vocabulary=Words(tuple(f"t{token}" for token in range(VOCABULARY))))
+    defined_tables = with_ends(defined(LENS, Params(components=3), model, parts), finding.tables)
+    assert not differences(finding.tables, defined_tables)
+    assert number(finding, "rank", table="layers", layer=0) == 4
+
+
+def stream_of(previous, rows=None):
+    tokens = torch.tensor(previous)
+    vectors = torch.randn(len(tokens), 5, generator=torch.Generator().manual_seed(4)) if rows is None else rows
+    return Stream(site(), vectors, tokens, tokens, components=3, windows=2)
+
+
+def test_a_previous_token_counts_with_ten_rows_for_each_component():
+    """At most so many rows as can be fitted quickly, at equal steps."""
+    stream = stream_of([0] * 60 + [1] * 30 + [2] * 29)
+    assert stream.dimensions == 3
+    assert [(token, len(where)) for token, where in stream.groups] == [(0, 60), (1, 30)]
+    (_, where), *_ = stream_of([7] * 600).groups
+    assert where.tolist() == [*range(0, 600, 3)]
+    assert [len(where) for _, where in stream_of([7] * 256).groups] == [256]
+
+
+def test_rows_that_are_equal_have_no_entropy():
+    stream = stream_of([0] * 60, torch.ones(60, 5))
+    assert bool(stream.entropy(torch.arange(20)[None]).isnan().all())

@@ -19,8 +19,9 @@ from headscope.lenses.scores.tables import BOUNDS, HEADS, TERMS
 from headscope.lenses.scores.terms import grouped, term_rows
 from headscope.maths.gaussians.bilinear_scores import GaussianPair, score_mean, score_variance
 from headscope.maths.gaussians.moments import Moments
+from tests.contract.test_lenses import LENSES, folded, shown_to
 from tests.lenses.asking import begin, finish, update
-from tests.lenses.planted import SPEC, Planted, head_weights, site
+from tests.lenses.planted import MODELS, SPEC, Planted, head_weights, site
 
 M, D = 12, 6
 OF = site(n_heads=2, n_kv_heads=1, d_head=D, causal=False)
@@ -267,3 +268,12 @@ def test_too_short_a_text_says_so():
     assert "two keys" in finding.reason
     with pytest.raises(UsageError, match="skip"):
         LENS.needs(Params(skip=-1))
+
+
+@pytest.mark.parametrize(("windows", "are_few"), [(10, False), (9, True)])
+def test_ten_tokens_for_each_dimension_are_enough(windows, are_few):
+    lens, model = LENSES["scores"], MODELS["one head"]
+    d_head = model.sites[0].d_head
+    parts = shown_to(lens, model, lens.params(), shapes=((d_head + 1,) * windows,))
+    finding = finish(lens, folded(lens, lens.params(), model, parts), model)
+    assert any("fewer than 10 per dimension" in warning for warning in finding.warnings) == are_few

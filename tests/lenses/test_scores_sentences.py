@@ -5,7 +5,7 @@ from statistics import median
 import polars as pl
 import pytest
 
-from headscope.lenses.scores.sentences import sentences
+from headscope.lenses.scores.sentences import method, sentences
 from headscope.lenses.scores.tables import BOUNDS, HEADS, TERMS
 from tests.lenses.stated_numbers import assert_sound, assert_states, detected_by_one_test
 
@@ -209,3 +209,8 @@ def test_one_head():
     assert "the bound fails in 0 of 1 head)" in headlines[2].full
     few = said(**alone | {"row_variance": None})
     assert few[0].full == "Scores of 1 head were seen, too few tokens to predict them."
+
+
+def test_the_method_names_rotary_positions():
+    assert "Positions are rotary" in method("rotary")
+    assert "rotary" not in method("learned")

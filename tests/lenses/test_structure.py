@@ -13,13 +13,14 @@ from headscope.lenses.lens import AS_IS, Batch
 from headscope.lenses.structure.lens import LENS
 from headscope.lenses.structure.settings import Params
 from headscope.lenses.structure.structures import PAIR_STRUCTURES, Structure, mask_of
+from headscope.lenses.structure.tables import USUAL_BOUND
 from headscope.maths.linear_algebra.structured_maps import (
     positional_head,
     rare_token_head,
     syntactic_head,
     with_sparse_error,
 )
-from tests.contract.test_lenses import differences, with_ends
+from tests.contract.test_lenses import differences, finding_on, with_ends
 from tests.lenses.asking import begin, defined, finish, merge, update
 from tests.lenses.planted import MODELS, batches, planted, site
 
@@ -283,3 +284,14 @@ def test_long_windows_agree_with_the_definition(causal):
     assert {"32", "64"} <= {str(size) for size in finding.tables["structures"]["size"].to_list()}
     expected = with_ends(defined(LENS, Params(), None, parts), finding.tables)
     assert not differences(finding.tables, expected)
+
+
+def test_heads_at_the_ends_of_few_quantities_are_named():
+    """Of bands those with the first token, of bounds the usual one."""
+    quantities = {quantity.key: quantity for quantity in finding_on("structure", "grouped queries").quantities}
+    assert quantities["band_and_first_token"].lowest == "best carried by a band"
+    assert quantities["band_and_first_token"].highest == "worst carried by a band"
+    assert quantities["band"].lowest == quantities["band"].highest == ""
+    named = {key for key, quantity in quantities.items() if "keys" in quantity.highest + quantity.lowest}
+    assert named == {f"pairs_{USUAL_BOUND}"}
+    assert next(key for key in quantities if key.startswith("pairs_")) == f"pairs_{USUAL_BOUND}"

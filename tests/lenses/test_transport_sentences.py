@@ -165,6 +165,12 @@ def test_too_few_windows_leave_single_outputs():
     assert said(entropy=None, covariance=None, vector=None, layers={}) == ()
 
 
+def test_a_pattern_that_predicts_as_well_as_uniform_attention_is_not_better():
+    equal = COVARIANCE | {"null": [COVARIANCE["value"][0], 0.7, 0.99]}
+    assert "better than uniform attention in 2 of 3 heads" in " ".join(map(str, said()))
+    assert "better than uniform attention in 1 of 3 heads" in " ".join(map(str, said(covariance=equal)))
+
+
 def test_causes_are_stated_with_their_intervals():
     causes = said()[1]
     assert_states(

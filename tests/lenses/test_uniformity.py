@@ -12,6 +12,7 @@ from headscope.errors import UsageError
 from headscope.lenses.lens import AS_IS, Batch
 from headscope.lenses.uniformity.lens import LENS
 from headscope.lenses.uniformity.rates import VARIANTS, _factor_row
+from headscope.lenses.uniformity.records import stream_row
 from headscope.lenses.uniformity.settings import Params
 from headscope.model import model as models
 from headscope.pipeline import measure
@@ -301,3 +302,12 @@ def test_the_embedded_model_in_all_its_forms():
     assert ends["without skips"] > ends[AS_IS] + 0.2
     starts = {value(table, "length", variant=name, layer=0) for name in VARIANTS if name != "initialised"}
     assert len(starts) == 1, "the embeddings are those of the model in every form but the initialised one"
+
+
+def test_two_tokens_can_be_compared_and_one_can_not():
+    x = normal(2, 5)
+    cosine, share = stream_row(x)[:2]
+    assert cosine == pytest.approx(float(torch.cosine_similarity(x[0], x[1], dim=0)))
+    assert share == pytest.approx(float((x[0] - x[1]).norm()) / math.sqrt(2) / float(x.norm()))
+    assert all(map(math.isfinite, stream_row(x)))
+    assert all(map(math.isnan, stream_row(x[:1])[:7]))

@@ -24,6 +24,8 @@ def test_moments_are_those_of_all_pairs(dtype, monkeypatch):
     cosines = torch.stack([u[i] @ u[j] for i in range(22) for j in range(i)])
     assert found.count == 22
     assert found.pairs == len(cosines)
+    assert torch.allclose(found.gram, u.mT @ u)
+    assert torch.allclose(found.total, u.sum(0))
     assert found.mean == pytest.approx(float(cosines.mean()), abs=1e-12)
     assert found.mean_square == pytest.approx(float(cosines.square().mean()), abs=1e-12)
     crossed = u @ v.mT

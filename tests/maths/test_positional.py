@@ -22,6 +22,12 @@ def test_definition_written_out():
     assert sinusoidal(torch.tensor(t), d, base).tolist() == pytest.approx(expected, rel=1e-14)
 
 
+def test_many_positions_are_encoded_one_by_one():
+    t = torch.tensor([[0.0, 1.5, 7.0], [2.0, 40.0, 3.0]])
+    for row, column in ((0, 1), (1, 0), (1, 2)):
+        assert torch.equal(sinusoidal(t, 8)[row, column], sinusoidal(t[row, column], 8))
+
+
 def test_wavelengths():
     omega = frequencies(512)
     assert float(omega[0]) == 1

@@ -44,17 +44,17 @@ from headscope.attention.sparse.band_and_rest import band_and_rest_bytes
 from headscope.attention.sparse.blocks import origin, real_runs
 from headscope.attention.sparse.choice import Choice
 from headscope.attention.sparse.columns_and_diagonals import (
-    TILE_ROWS,
     Sizes,
     chosen_pairs,
     column_and_diagonal_plans,
     estimate_bytes,
+    plan_bytes,
 )
 from headscope.attention.sparse.explicit_softmax import explicit_attention
 from headscope.attention.sparse.head_plans import HeadPlans
 from headscope.attention.sparse.parts import attention_over
 from headscope.attention.sparse.query_blocks import sequences
-from headscope.attention.sparse.working_memory import FLOAT, band_is_narrow, gathered_bytes
+from headscope.attention.sparse.working_memory import band_is_narrow
 from headscope.errors import UsageError
 
 
@@ -146,13 +146,12 @@ class VerticalSlash(Choice):
         return Cost(flops=4.0 * d * pairs + 2.0 * d * n * rows, bytes=self._bytes(n, d))
 
     def _bytes(self, n: int, d: int) -> float:
-        """What the estimate holds, or what is gathered where that is more."""
+        """What the estimate holds, or the plans with what is computed by them where that is more."""
         band = band_and_rest_bytes(n, d, self.near, self.near, 0)
         if not band_is_narrow(n, 2 * min(self.near, n - 1)):
             return band
-        tile = min(TILE_ROWS, self.near)
-        gathered = max(-(-n // self.near) * self.columns, -(-n // tile) * self.diagonals * (tile + self.width - 1))
-        return max(band, estimate_bytes(n, d, self.sizes), gathered_bytes(gathered * d) + FLOAT * n * (d + 2.0))
+        plans, group = plan_bytes(n, d, self.sizes)
+        return max(estimate_bytes(n, d, self.sizes), plans + max(band, group))
 
     def _defined_pairs(self, call: Call, sequence: int) -> Bool[Tensor, "heads queries keys"]:
         queries, keys = (x.expand(call.q.shape[0], -1)[sequence] for x in (call.query_positions, call.key_positions))

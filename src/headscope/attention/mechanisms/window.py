@@ -142,10 +142,9 @@ class Window(Mechanism):
         if self.left is None and self.right is None:
             return copies + flash_bytes(positions, positions, d)
         limits = [None if limit is None else limit // dilation for limit in (self.left, self.right)]
-        width = sum(farthest(positions, limit) for limit in limits)
-        return copies + (
-            band_bytes(positions, d, width) if band_is_narrow(positions, width) else limited_bytes(positions, d)
-        )
+        left, right = (farthest(positions, limit) for limit in limits)
+        is_narrow = band_is_narrow(positions, left + right)
+        return copies + (band_bytes(positions, d, left, right) if is_narrow else limited_bytes(positions, d))
 
 
 MECHANISM = Window

@@ -153,12 +153,15 @@ def _band_mask(
 def _made_mask(
     rows: int, width: int, shift: int, left: int, right: int, dtype: torch.dtype
 ) -> Float[Tensor, "rows width"]:
-    ahead = torch.arange(rows)[:, None] + shift - torch.arange(width)
-    return torch.zeros(rows, width, dtype=dtype).masked_fill((ahead > left) | (ahead < -right), -torch.inf)
+    places, keys = torch.arange(rows)[:, None] + shift, torch.arange(width)
+    # Keys are compared with the ends of the band: distances of all pairs would be twice as large as the mask.
+    hidden = (keys < places - left) | (keys > places + right)
+    return torch.zeros(rows, width, dtype=dtype).masked_fill_(hidden, -torch.inf)
 
 
 def _sees_nothing(tile: Tile, band: Band) -> Bool[Tensor, " rows"]:
-    return (_mask(tile, band, torch.float32) == -torch.inf).all(dim=-1)
+    places = torch.arange(tile.rows) + tile.query + band.offset - tile.key
+    return (places + band.right < 0) | (places - band.left >= tile.width) | (band.left + band.right < 0)
 
 
 @dataclass(frozen=True)

@@ -66,16 +66,16 @@ def band_and_rest_bytes(n: int, d: int, left: int | None, right: int | None, col
 
     A wide band has the memory of its mask.
     """
-    width = farthest(n, left) + farthest(n, right)
-    if not band_is_narrow(n, width):
+    ends = farthest(n, left), farthest(n, right)
+    if not band_is_narrow(n, sum(ends)):
         return masked_bytes(n, d)
     if not columns:
-        return band_bytes(n, d, width)
+        return band_bytes(n, d, *ends)
     # The band is done before the columns begin: their output has its own memory and is merged into the rows.
     rounded_rows = n // COLUMN_ROWS * COLUMN_ROWS
     rows = max(rounded_rows, n - rounded_rows)
     merged = FLOAT * float(rows * (d + columns + _PER_MERGED_ROW)) + flash_bytes(min(n, COLUMN_ROWS), columns, d)
-    return max(band_bytes(n, d, width), merged)
+    return max(band_bytes(n, d, *ends), merged)
 
 
 Plans = Callable[[Outside], Sequence[Sequence[Group]]]

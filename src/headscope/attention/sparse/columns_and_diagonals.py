@@ -14,11 +14,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from headscope.attention.call import Call
-from headscope.attention.sparse.gathered import Gathered, Group
+from headscope.attention.sparse.gathered import GROUP_ENTRIES, Gathered, Group
 from headscope.attention.sparse.grouped_heads import grouped_products
 from headscope.attention.sparse.query_blocks import QueryBlock, query_blocks
 from headscope.attention.sparse.ranking import NONE, largest
-from headscope.attention.sparse.working_memory import DOUBLE
+from headscope.attention.sparse.working_memory import DOUBLE, FLOAT, INDEX
 
 FAR = 1 << 40  # the distance of a run of diagonals that is none, and of limits that never bite
 ESTIMATED_ENTRIES = 1 << 19  # numbers of the rows that are estimated at a time
@@ -128,6 +128,38 @@ def estimate_bytes(n: int, d: int, sizes: Sizes) -> float:
     blocks = min(-(-n // sizes.near), _blocks_at_a_time(n, 1, sizes))
     entries, sums = blocks * min(sizes.rows, n) * n, blocks * max(n, 2 * n // sizes.width)
     return DOUBLE * n * d + max(_MAP_BYTES * entries, _RANKED_MAP_BYTES * entries + _SUM_BYTES * sums)
+
+
+def plan_bytes(n: int, d: int, sizes: Sizes) -> tuple[float, float]:
+    """What the plans of a head hold, and what a group of their blocks holds more while it is computed.
+
+    Columns and diagonals are taken to lie anywhere: a block has a mask where a column is in its band, or where a run of
+    diagonals leaves the sequence.
+    """
+    rows = min(TILE_ROWS, sizes.near)
+    crossed = rows + sizes.width - 1  # keys of one run of diagonals
+    in_band, leaving = min(1.0, 3 * sizes.near / n), min(1.0, crossed / n)
+    parts = [
+        _part_bytes(-(-n // sizes.near), (sizes.near, sizes.columns, d), 1 - (1 - in_band) ** sizes.columns),
+        _part_bytes(-(-n // rows), (rows, sizes.diagonals * crossed, d), 1 - (1 - leaving) ** sizes.diagonals),
+    ]
+    return sum(plan for plan, _ in parts), max(group for _, group in parts)
+
+
+def _part_bytes(blocks: int, shape: tuple[int, int, int], share: float) -> tuple[float, float]:
+    """A plan of blocks, and a group of these: their keys, values, masks and output.
+
+    `shape` is rows, keys and width of a block; `share` that of the blocks with a mask, which are groups of their own.
+    """
+    rows, run, d = shape
+    if not run:
+        return 0.0, 0.0
+    masked, most = round(share * blocks), max(1, GROUP_ENTRIES // (run * d))
+    plan = INDEX * blocks * (rows + run) + masked * rows * run
+    output = FLOAT * rows * (d + 2)
+    plain_group = min(blocks, most) * (2 * FLOAT * run * d + output)  # most blocks are plain, or have as many keys
+    masked_group = min(masked, most) * (2 * FLOAT * run * d + output + (FLOAT + 1) * rows * run)
+    return float(plan), float(max(plain_group, masked_group))
 
 
 def _blocks_at_a_time(n_keys: int, groups: int, sizes: Sizes) -> int:
@@ -295,11 +327,13 @@ def _diagonal_groups(call: Call, choices: Sequence[Chosen], sizes: Sizes, head: 
         if len(uncut.starts):
             yield Group(uncut.queries(), keys[is_uncut], crossed)
         if len(cut.starts):
-            keys, is_key = keys[~is_uncut], is_key[~is_uncut]
-            ahead = cut.queries()[:, :, None] + _offset(call) - keys[:, None]
-            allowed = crossed & is_key[:, None]
-            allowed = allowed if call.left is None else allowed & (ahead <= call.left)
-            allowed = allowed if call.right is None else allowed & (ahead >= -call.right)
+            keys, places = keys[~is_uncut], cut.queries()[:, :, None] + _offset(call)
+            allowed = crossed & is_key[~is_uncut][:, None]
+            # Keys are compared with the ends of a query's limits: distances of all pairs would be eight times as large.
+            if call.left is not None:
+                allowed &= keys[:, None] >= places - call.left
+            if call.right is not None:
+                allowed &= keys[:, None] <= places + call.right
             yield Group(cut.queries(), keys.clamp(0, n_keys - 1), allowed)
 
 

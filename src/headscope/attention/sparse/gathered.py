@@ -125,7 +125,7 @@ class Gathered(Part):
                 part = _merged((group.of_rows(out), group.of_rows(lse)), part)
             group.put(out, part[0])
             group.put(lse, part[1])
-            del keys, values  # a group of another size makes new buffers, and should not find the old ones alive
+            del keys, values, mask  # the next group makes new ones, and should not find the old ones alive
 
     def add_gradients(
         self,

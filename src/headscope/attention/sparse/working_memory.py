@@ -4,12 +4,14 @@ Each function gives what a path holds at its peak more than q, k, v and the outp
 kernels with one thread. `tests/contract/test_costs.py` compares them with the allocations of every mechanism.
 """
 
-from headscope.attention.sparse.band import BLOCK, GROUP_ENTRIES
+from headscope.attention.sparse.band import BLOCK, GROUP_ENTRIES, KEPT_ENTRIES, Band, tiles
 
 FLOAT = 4  # bytes
 DOUBLE = 8
+INDEX = 8
 _TILE_KEYS = 512  # the flash kernel's own tile, and `flash_rows` its height
 _MASK_AND_BIAS = 8  # bytes per pair: a mask of booleans, its distances or its float copy
+_MADE_MASK = 5  # bytes per pair: a mask of booleans and its float copy
 _MASK_BY_POSITION = 12  # bytes per pair: 64-bit distances and boolean masks
 
 
@@ -41,13 +43,16 @@ def masked_bytes(n: int, d: int) -> float:
     return float(_MASK_BY_POSITION * n * n) + flash_bytes(n, n, d)
 
 
-def band_bytes(n: int, d: int, reach: int) -> float:
-    """A band of `reach` keys around each query.
+def band_bytes(n: int, d: int, left: int, right: int) -> float:
+    """A band of keys around each query.
 
-    It holds the copied output of a group of blocks, and one tile.
+    It holds the copied output of a group of blocks, and one tile; or a large mask, such as that of the rows at an end.
     """
-    run = BLOCK + reach
-    return FLOAT * (min(float(n * d), GROUP_ENTRIES) + 2.0 * n + BLOCK * (2.0 * min(run, _TILE_KEYS) + d + 2.0))
+    run = BLOCK + left + right
+    group = min(float(n * d), GROUP_ENTRIES) + BLOCK * (2.0 * min(run, _TILE_KEYS) + d + 2.0)
+    masked = [tile for tile in tiles(n, n, Band(left, right, 0, 1.0)) if tile.rows * tile.width > KEPT_ENTRIES]
+    masks = [_MADE_MASK * tile.rows * tile.width + FLOAT * tile.rows * (d + 2.0) for tile in masked]
+    return max(FLOAT * group, *masks, 0.0) + FLOAT * 2.0 * n
 
 
 def gathered_bytes(entries: int) -> float:

@@ -214,14 +214,14 @@ def _offsets(reading: Reading) -> Iterator[Part]:
     shifted = (reading.away + n).flatten().expand(heads, -1)
     masses = torch.zeros(heads, 2 * n, dtype=torch.float64)
     masses.scatter_add_(1, shifted, reading.pattern.flatten(1).to(torch.float64))
-    best = masses.sort(dim=-1, descending=True, stable=True).indices[:, : max(OFFSET_SIZES)] - n
+    best = masses.sort(dim=1, descending=True, stable=True).indices[:, : max(OFFSET_SIZES)] - n
     keys = reading.positions[:, None] - best[:, None, :]
     inside = (keys >= 0) & (keys < n)
     keys = keys.clamp(0, n - 1)
     visible = reading.visible[torch.arange(rows)[:, None], keys] & inside
     weights = reading.pattern.gather(2, keys) * visible
     values = _values_at(reading, keys)
-    n_visible = visible.sum(1).to(torch.float64).cumsum(-1)
+    n_visible = visible.sum(1).to(torch.float64).cumsum(1)
     for size in OFFSET_SIZES:
         last = min(size, best.shape[1])
         on_offsets = weights[..., :last]
