@@ -55,7 +55,12 @@ BOOK = Text("book", ("one", "two", "three"))
 
 def gathered(*lengths: int, context: int | None = None, windows: int = 12, tokens: int = 64, **how: bool) -> Material:
     how = {"searches": True} | how
-    return gather(reader(context), BOOK, lengths, tokens=tokens, windows=windows, **how)
+    return gather(reader(context), [BOOK], lengths, tokens=tokens, windows=windows, **how)
+
+
+def searched(material: Material) -> dict[int, int]:
+    """How many windows of each length a search reads."""
+    return {part.tokens: len(part.windows) for part in material.search}
 
 
 @pytest.mark.usefixtures("tokens_of")
@@ -63,7 +68,7 @@ def test_a_window_may_be_as_long_as_the_context() -> None:
     assert {n: len(part) for n, part in gathered(128, 129, context=128).test.items()} == {128: 12}
     assert list(gathered(128, 64).test) == [64, 128]
     short = gathered(32, context=48)
-    assert list(short.search) == [48]
+    assert searched(short) == {48: 12}
     assert len(short.fit[0]) == 48
 
 
@@ -72,23 +77,27 @@ def test_a_window_may_be_as_long_as_the_context() -> None:
 def test_longer_windows_of_a_search_hold_as_many_tokens(windows: int, longer: int) -> None:
     """But at least four; shorter ones than those of the search are judged alone."""
     windows_by_split = gathered(32, 64, 128, windows=windows)
-    assert {n: len(part) for n, part in windows_by_split.search.items()} == {64: windows, 128: longer}
+    assert searched(windows_by_split) == {64: windows, 128: longer}
     assert [len(window) for window in windows_by_split.fit] == [128, 128]
 
 
 def test_a_long_window_needs_three_of_its_kind(tokens_of: dict[str, int]) -> None:
     tokens_of["search"] = 3 * 1000
-    assert {n: len(part) for n, part in gathered(1000).search.items()} == {64: 12, 1000: 3}
+    assert searched(gathered(1000)) == {64: 12, 1000: 3}
     tokens_of["search"] = 3 * 1000 - 1
     windows_by_split = gathered(1000)
-    assert list(windows_by_split.search) == [64]
+    assert list(searched(windows_by_split)) == [64]
     assert windows_by_split.omissions == ["Not searched at 1000 tokens: book:search has 2999."]
 
 
 def test_a_search_needs_four_windows_and_a_fit_one(tokens_of: dict[str, int]) -> None:
     tokens_of |= {"search": 4 * 64, "fit": 64, "test": 64}
     windows_by_split = gathered(64)
-    assert (len(windows_by_split.search[64]), len(windows_by_split.fit), len(windows_by_split.test[64])) == (4, 1, 1)
+    assert (len(windows_by_split.search[0].windows), len(windows_by_split.fit), len(windows_by_split.test[64])) == (
+        4,
+        1,
+        1,
+    )
     tokens_of["search"] = 4 * 64 - 1
     with pytest.raises(UsageError, match="at least 4 windows of 64: 256 tokens"):
         gathered(64)
@@ -128,7 +137,7 @@ def test_facts_are_hidden_in_texts_up_to_the_context(
     monkeypatch.setattr(
         judgement, "recall", lambda _, plan, n, fillers, *rest: [Recall(n, PASSKEY, 0.5, len(fillers), 0, 0)]
     )
-    windows_by_split = Material((), {}, {}, Text("book:test", ("test",)))
+    windows_by_split = Material((), (), {}, Text("book:test", ("test",)))
     params = Params(recall_lengths=(20, 30, 31, 61))
     outcomes, omissions = judgement._recalled(reader(30), Plan({}), params, windows_by_split, silent)
     assert [(row.n, row.trials) for row in outcomes] == [(20, 3), (30, 2)]

@@ -16,11 +16,12 @@ from headscope.attention.mechanisms.window import Window
 from headscope.core import Site
 from headscope.corpora import text_of
 from headscope.experiments.swap import decoding, head_damage, quality, repair, speed, yardstick
-from headscope.experiments.swap.candidates import BLOCKS, Candidate, candidates, computed_pairs, full_pairs
+from headscope.experiments.swap.candidates import Candidate, candidates, computed_pairs, full_pairs
 from headscope.experiments.swap.journal import Entry
 from headscope.experiments.swap.ladder import Ladder, ladder
 from headscope.experiments.swap.layer_inputs import LayerInput, SwappedSite
 from headscope.experiments.swap.leak import ModelLeak
+from headscope.experiments.swap.material import SearchPart
 from headscope.experiments.swap.plan_cost import cached_share, kept_keys
 from headscope.experiments.swap.recall import RecallBudget, Trial
 from headscope.experiments.swap.search import Search
@@ -110,9 +111,8 @@ def test_candidates_on_a_line_are_steps_one_by_one() -> None:
 def measured_search(monkeypatch: pytest.MonkeyPatch, windows: int, loss: Loss, hopeless: bool) -> tuple[Search, list]:
     """A search over windows of 64 tokens, in which every loss is the same and plans take twice as long."""
     named: list[tuple[str, int, int]] = []
-    search = Search(
-        stand_in(), steps_of(4), {64: [torch.full((64,), i) for i in range(windows)]}, 0.1, Perplexity(), 1e9
-    )
+    part = SearchPart("a text", 64, tuple(torch.full((64,), i) for i in range(windows)))
+    search = Search(stand_in(), steps_of(4), [part], 0.1, Perplexity(), 1e9)
     is_swapped = []
 
     @contextmanager
@@ -151,7 +151,7 @@ def test_a_plan_that_forgets_as_much_as_it_may_is_within_the_budget(monkeypatch:
     asked = [Trial("passkey", 0.5, torch.tensor([1]), torch.tensor([2]))] * 4
     for allowed, best in ((0.25, 4), (0.2, 0)):
         search = Search(
-            stand_in(), steps_of(4), {}, 0.1, Perplexity(), 1e9, recall=RecallBudget(stand_in(), asked, allowed)
+            stand_in(), steps_of(4), (), 0.1, Perplexity(), 1e9, recall=RecallBudget(stand_in(), asked, allowed)
         )
         assert search.run(silent) == best
         assert set(search.recall_lost.values()) == {0.25}
@@ -170,11 +170,10 @@ def test_a_band_of_two_sides_hides_half_of_what_is_searched(searched: int, width
     assert [c.mechanism for c in candidates(site, searched, 10**4)] == [BandSparse(w, w, (0,)) for w in widths]
 
 
-def test_blocks_are_tried_in_long_texts_alone() -> None:
-    for searched, are_tried in ((2047, False), (2048, True)):
-        assert (BLOCKS in [c.mechanism for c in candidates(site_of(0, 2), searched, 10**4)]) == are_tried
-    # Where they compute every pair they are no candidate.
-    assert BLOCKS not in [c.mechanism for c in candidates(site_of(0, 2), 2048, 64)]
+def test_a_named_mechanism_that_computes_every_pair_is_no_candidate() -> None:
+    blocks = "top_blocks"
+    assert blocks in [c.spelling for c in candidates(site_of(0, 2), 2048, 10**4, (blocks,))]
+    assert blocks not in [c.spelling for c in candidates(site_of(0, 2), 2048, 64, (blocks,))]
 
 
 @pytest.mark.parametrize("changes", [{"kind": "cross"}, {"extras": ("bias",)}, {"window": 64}])

@@ -174,11 +174,11 @@ def test_caches_that_keep_keys_are_named_by_reason(count: int, ending: str) -> N
 
 
 def search(*tried: Tried, allowed: float = 0.01) -> Search:
-    return Search(stand_in(), Ladder(()), {}, allowed, Perplexity(), 1.0, tried=list(tried))
+    return Search(stand_in(), Ladder(()), (), allowed, Perplexity(), 1.0, tried=list(tried))
 
 
 def attempt(steps: int, low: float, high: float) -> Tried:
-    return Tried(steps, {}, 64, 8, Loss((low + high) / 2, low, high), 1.0, within=False)
+    return Tried(steps, {}, "a text", 64, 8, Loss((low + high) / 2, low, high), 1.0, within=False)
 
 
 def test_a_search_says_how_many_windows_would_resolve_its_budget() -> None:
