@@ -9,7 +9,7 @@ from scipy import stats
 
 from headscope.corpora.parallel.nearest_sentences import BANDS
 from headscope.errors import UsageError
-from headscope.experiments.translation_scores import SCHEMA, Translations, score_table
+from headscope.experiments.translation.translation_scores import SCHEMA, Translations, score_table
 
 WORDS = ("the", "cat", "sat", "on", "a", "mat", "and", "saw", "two", "birds", "in", "old", "trees", "near", "us")
 

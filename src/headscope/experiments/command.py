@@ -10,8 +10,8 @@ class Command:
     `path` has one word or several; the words before the last name a group. `tables` are those that `--table` can name,
     the main one first. `needs_writer` says that the model must predict the next token. `default_model` is used where no
     model is named; without it one must be. With `reads_sentences`, `--text` also takes the text itself: several words
-    that are no file. `default_out` is the folder of the page where none is named; without it no page is written then. With `makes_model`
-    the experiment takes no model: it trains its own in that folder.
+    that are no file. `default_out` is the folder of the page where none is named; without it no page is written then.
+    With `makes_model` the experiment takes no model and always has a folder: it trains its own there.
     """
 
     path: tuple[str, ...]

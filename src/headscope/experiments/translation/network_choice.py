@@ -35,9 +35,7 @@ def _transformer(params: Params) -> Translator:
 
 
 def _recurrent(params: Params) -> RecurrentTranslator:
-    return RecurrentTranslator(
-        RecurrentConfig(**_shared(params), cell=params.network.value, score=params.score.value)
-    )
+    return RecurrentTranslator(RecurrentConfig(**_shared(params), cell=params.network.value, score=params.score.value))
 
 
 def _shared(params: Params) -> dict[str, int | float]:
