@@ -31,7 +31,7 @@ def translate(
     ] = None,
     file: Annotated[
         str | None,
-        typer.Option("--file", metavar="FILE", help="Translate each line of this file; - is standard input."),
+        typer.Option("--file", metavar="FILE", help="Translate the lines of this file; - is standard input."),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write the translations there.")] = None,
     beam: Annotated[int, typer.Option("--beam", min=1, help="Width of the beam search; 1 is greedy decoding.")] = 4,
@@ -71,7 +71,7 @@ def translate(
     if out is not None:
         _write(answers, out)
     elif form is Format.TABLE and n_best == 1:
-        sys.stdout.write("".join(f"{answer.text}\n" for answer in answers))
+        sys.stdout.write("".join(map(_line, (answer.text for answer in answers))))
     else:
         show_rows(_rows(answers), form)
 
@@ -103,9 +103,14 @@ def _rows(answers: "list[TranslatedSentence]") -> list[dict[str, Any]]:
 
 def _write(answers: "list[TranslatedSentence]", out: Path) -> None:
     """Write the translations, a line for each; several of a sentence follow one another."""
-    lines = [translation.text for answer in answers for translation in answer.translations]
+    translations = [translation.text for answer in answers for translation in answer.translations]
     try:
-        out.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        out.write_text("".join(map(_line, translations)), encoding="utf-8")
     except OSError as error:
         raise ResourceError(f"cannot write {out}: {error.strerror}", hint="choose another file with --out") from error
     typer.echo(str(out))
+
+
+def _line(translation: str) -> str:
+    """A translation on a line of its own, whatever line ends the model wrote."""
+    return " ".join(translation.splitlines()) + "\n"

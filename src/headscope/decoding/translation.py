@@ -120,7 +120,7 @@ class SentenceTranslator:
     def _tokens(self, sentence: str, number: int) -> list[int]:
         if not sentence.strip():
             raise UsageError(f"sentence {number} is empty", hint="leave it out")
-        ids: list[int] = self.tokenizer(sentence)["input_ids"]
+        ids: list[int] = self.tokenizer(sentence, verbose=False)["input_ids"]  # a long one is refused, not remarked
         if self.limit is not None and len(ids) > self.limit:
             raise UsageError(
                 f"sentence {number} has {len(ids)} tokens, and {self.name} reads at most {self.limit}: "

@@ -26,14 +26,7 @@ def _by_distance(scores: pl.DataFrame, translations: pl.DataFrame) -> Curves:
     """BLEU of each system against the mean overlap in a band."""
     overlaps = translations.group_by("band").agg(pl.col("overlap").mean())
     bands = scores.filter(pl.col("metric") == "BLEU", pl.col("band") != ALL).join(overlaps, on="band").sort("overlap")
-    series = tuple(
-        Series(
-            "nearest-neighbour copy" if system == COPY else str(system),
-            *(rows[name].to_numpy() for name in ("overlap", "value", "low", "high")),
-            role="null" if system == COPY else "measured",
-        )
-        for (system,), rows in bands.group_by("system", maintain_order=True)
-    )
+    series = tuple(_system(str(system), rows) for (system,), rows in bands.group_by("system", maintain_order=True))
     return Curves(
         "bleu_by_distance",
         "BLEU by distance to the training text",
@@ -43,6 +36,13 @@ def _by_distance(scores: pl.DataFrame, translations: pl.DataFrame) -> Curves:
         "BLEU",
         series,
     )
+
+
+def _system(system: str, rows: pl.DataFrame) -> Series:
+    x, value, low, high = (_numbers(rows, name) for name in ("overlap", "value", "low", "high"))
+    if system == COPY:
+        return Series("nearest-neighbour copy", x, value, low, high, role="null")
+    return Series(system, x, value, low, high)
 
 
 def _losses(losses: pl.DataFrame) -> Curves:

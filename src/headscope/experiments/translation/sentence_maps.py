@@ -43,7 +43,8 @@ def sentence_maps(model: Model, source: str, translation: str) -> SentenceMaps:
     Properties:
         - rows of a map sum to 1  (tested: test_maps_of_sentences_are_those_of_the_network)
     """
-    ids, written = (torch.tensor(model.tokenizer(text)["input_ids"]) for text in (source, translation))
+    tokenizer: Any = model.tokenizer
+    ids, written = (torch.tensor(tokenizer(text)["input_ids"]) for text in (source, translation))
     read = torch.cat([torch.tensor([model.hf.config.decoder_start_token_id]), written[:-1]])
     model.hf.eval()
     with model.session() as session, torch.no_grad():

@@ -26,6 +26,9 @@ COMMAND = Command(
 )
 
 
+VARIED_HEADS = (1, 8)
+
+
 class Network(StrEnum):
     """What translates."""
 
@@ -77,13 +80,11 @@ class Params:
     )
     layers: int = field(default=3, metadata={"help": "layers of the encoder, and of the decoder", "min": 1})
     heads: int = field(default=4, metadata={"help": "heads of a layer of a transformer", "min": 1})
-    width: int = field(
-        default=256, metadata={"help": "d_model; the feed-forward part has four times as many", "min": 1}
-    )
+    width: int = field(default=256, metadata={"help": "d_model; the feed-forward part is four times as wide", "min": 1})
     initialisation: Initialisation = field(
         default=Initialisation.XAVIER, metadata={"help": "of queries, keys and values of a transformer"}
     )
-    vocabulary: int = field(default=7000, metadata={"help": "tokens that both languages share", "min": 300})
+    vocabulary: int = field(default=7000, metadata={"help": "tokens that both languages share", "min": 260})
     longest: int = field(default=256, metadata={"help": "most tokens of a sentence", "min": 8})
     dropout: float = field(default=0.1, metadata={"help": "share of channels that are dropped in training"})
     minutes: float = field(default=20.0, metadata={"help": "minutes of training, for each network"})
@@ -126,10 +127,16 @@ class Params:
         Budget(minutes=self.minutes, steps=self.steps)
         Rate(self.rate, self.warmup)
         sizes = {"hidden_size": self.width, "dropout": self.dropout}
-        is_transformer = self.network is Network.TRANSFORMER
-        check_choices(sizes | ({"num_attention_heads": self.heads} if is_transformer else {}))
+        check_choices(sizes)
+        for heads in self._numbers_of_heads():
+            check_choices({"num_attention_heads": heads, "hidden_size": self.width})
         if self.batch < 2 * self.longest:
             raise UsageError(
                 f"a step of {self.batch} tokens has no room for two sentences of {self.longest} tokens",
                 hint="raise --batch, or lower --longest",
             )
+
+    def _numbers_of_heads(self) -> set[int]:
+        """The numbers of heads of all transformers of the study."""
+        main = {self.heads} if self.network is Network.TRANSFORMER or self.variants else set()
+        return main | (set(VARIED_HEADS) if self.variants else set())

@@ -16,6 +16,7 @@ from headscope.training import (
     Outcome,
     Rate,
     Recipe,
+    Saving,
     SequenceToSequence,
     Task,
     Validation,
@@ -25,6 +26,7 @@ from headscope.training.training_folder import BEST
 from headscope.training.weights import load_weights
 
 VALIDATED_EVERY = 500  # steps
+CHECKPOINT_SECONDS = 30.0
 SMOOTHING = 0.1
 
 
@@ -71,4 +73,5 @@ def recipe_of(params: Params) -> Recipe:
         seed=params.seed,
         optimisation=Optimisation(rate=Rate(params.rate, params.warmup, decay="cosine")),
         validation=Validation(every_steps=VALIDATED_EVERY),
+        saving=Saving(checkpoint_seconds=CHECKPOINT_SECONDS),
     )

@@ -15,16 +15,17 @@ def variants_of(params: Params) -> dict[str, Params]:
     main = replace(params, variants=False)
     if not params.variants:
         return {MAIN: main}
-    transformer, lstm = {"network": Network.TRANSFORMER}, {"network": Network.LSTM, "layers": 1}
+    transformer = replace(main, network=Network.TRANSFORMER)
+    lstm = replace(main, network=Network.LSTM, layers=1)
     changed = {
-        "1 head": replace(main, **transformer, heads=1),
-        "8 heads": replace(main, **transformer, heads=8),
-        "1 layer": replace(main, **transformer, layers=1),
-        "2 layers": replace(main, **transformer, layers=2),
-        "4 layers": replace(main, **transformer, layers=4),
-        "identity": replace(main, **transformer, initialisation=Initialisation.IDENTITY),
-        "lstm": replace(main, **lstm, score=Score.NONE),
-        "lstm bahdanau": replace(main, **lstm, score=Score.BAHDANAU),
+        "1 head": replace(transformer, heads=1),
+        "8 heads": replace(transformer, heads=8),
+        "1 layer": replace(transformer, layers=1),
+        "2 layers": replace(transformer, layers=2),
+        "4 layers": replace(transformer, layers=4),
+        "identity": replace(transformer, initialisation=Initialisation.IDENTITY),
+        "lstm": replace(lstm, score=Score.NONE),
+        "lstm bahdanau": replace(lstm, score=Score.BAHDANAU),
     }
     return {MAIN: main} | {name: settings for name, settings in changed.items() if settings != main}
 
