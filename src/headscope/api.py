@@ -367,10 +367,10 @@ def _trained_run(
     announce(listener, [Stage(WRITING, writing_seconds(1))])
     holder = RunFolder.begin(folder)
     try:
-        made = experiment.train(params, folder, listener)
+        result = experiment.train(params, folder, listener)
     finally:
         holder.release()
-    run = Run(made.spec, made.sites, {made.finding.lens: made.finding}, made.text, versions(), params.seed)
+    run = Run(result.spec, result.sites, {result.finding.lens: result.finding}, result.text, versions(), params.seed)
     listener.step(WRITING, 0, 1)
     report(run, out=folder)
     listener.step(WRITING, 1, 1)

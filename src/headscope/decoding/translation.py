@@ -100,8 +100,8 @@ class SentenceTranslator:
         for start in range(0, len(order), ROWS):
             if report is not None:
                 report(start, len(order))
-            chosen = order[start : start + ROWS]
-            answers |= dict(zip(chosen, self._answers([prompts[index] for index in chosen], search), strict=True))
+            indices = order[start : start + ROWS]
+            answers |= dict(zip(indices, self._answers([prompts[index] for index in indices], search), strict=True))
         return [
             TranslatedSentence(sentence, tuple(map(self._translation, answers[index])))
             for index, sentence in enumerate(sentences)

@@ -104,7 +104,7 @@ def _maps(model: MadeModel, main: Judged, material: Material, params: Params) ->
     if model.model is None:
         return []
     hypotheses = main.translations[BEAM].hypotheses
-    positions = drawn_sentences(material, params.drawn, params.seed)
+    positions = drawn_sentences(material, params.maps, params.seed)
     pairs = [(material.judged.sources[index], hypotheses[index]) for index in positions]
     return [sentence_maps(model.model, source, translation) for source, translation in pairs]
 

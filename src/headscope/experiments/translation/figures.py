@@ -19,7 +19,7 @@ def figures(tables: Mapping[str, pl.DataFrame], maps: Sequence[SentenceMaps]) ->
     pictures: list[Figure] = [_by_distance(tables["scores"], tables["translations"]), _losses(tables["losses"])]
     if tables["losses"]["variant"].n_unique() > 1:
         pictures.append(_variant_losses(tables["losses"]))
-    return (*pictures, *(picture for number, drawn in enumerate(maps, 1) for picture in _maps(number, drawn)))
+    return (*pictures, *(picture for number, sentence in enumerate(maps, 1) for picture in _maps(number, sentence)))
 
 
 def _by_distance(scores: pl.DataFrame, translations: pl.DataFrame) -> Curves:
@@ -76,16 +76,16 @@ def _variant_losses(losses: pl.DataFrame) -> Curves:
     )
 
 
-def _maps(number: int, drawn: SentenceMaps) -> list[HeatMap]:
-    return [_heads(number, drawn, site) for site in last_sites(list(drawn.maps))]
+def _maps(number: int, sentence: SentenceMaps) -> list[HeatMap]:
+    return [_heads(number, sentence, site) for site in last_sites(list(sentence.maps))]
 
 
-def _heads(number: int, drawn: SentenceMaps, site: Site) -> HeatMap:
+def _heads(number: int, sentence: SentenceMaps, site: Site) -> HeatMap:
     """The maps of all heads of a site from left to right, with an empty column between two."""
     side = _SIDES[site.stack, site.kind]
-    queries = drawn.source if site.stack == "enc" else drawn.written
-    keys = drawn.written if (site.stack, site.kind) == ("dec", "self") else drawn.source
-    maps = drawn.maps[site].double().cpu().numpy()
+    queries = sentence.source if site.stack == "enc" else sentence.written
+    keys = sentence.written if (site.stack, site.kind) == ("dec", "self") else sentence.source
+    maps = sentence.maps[site].double().cpu().numpy()
     gap = np.full((len(queries), 1), np.nan)
     columns = [column for head in maps for column in (head, gap)][:-1]
     labels = [label for _ in maps for label in (*keys, "")][:-1]
@@ -93,7 +93,7 @@ def _heads(number: int, drawn: SentenceMaps, site: Site) -> HeatMap:
         f"sentence_{number}_{side.replace('-', '_')}",
         f"Sentence {number}: {side}, {site.label}",
         f"Rows are queries, columns keys; heads 0 to {len(maps) - 1} from left to right. No dropout. "
-        f"The encoder reads: {''.join(drawn.source)}",
+        f"The encoder reads: {''.join(sentence.source)}",
         np.concatenate(columns, axis=1),
         queries,
         tuple(labels),

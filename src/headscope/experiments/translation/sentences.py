@@ -59,13 +59,13 @@ def _far(scores: pl.DataFrame) -> Headline:
 
 def _variants(variants: pl.DataFrame) -> Headline:
     main = variants.filter(variant=MAIN).row(0, named=True)
-    others = variants.filter(pl.col("variant") != MAIN).sort("BLEU", descending=True)
-    best, worst = others.row(0, named=True), others.row(-1, named=True)
+    ranking = variants.filter(pl.col("variant") != MAIN).sort("BLEU", descending=True)
+    best, worst = ranking.row(0, named=True), ranking.row(-1, named=True)
     return Headline(
         f"With the same budget and greedy decoding, {main['network']} has BLEU {main['BLEU']:.1f}; of "
-        f"{others.height} others the best is {best['network']} ({_change(best)}), the last {worst['network']} "
+        f"{ranking.height} others the best is {best['network']} ({_change(best)}), the last {worst['network']} "
         f"({_change(worst)}); paired differences with 95 % intervals over groups.",
-        f"BLEU {main['BLEU']:.1f}, and {best['BLEU']:.1f} for the best of {others.height} other networks.",
+        f"BLEU {main['BLEU']:.1f}, and {best['BLEU']:.1f} for the best of {ranking.height} other networks.",
         abs(best["BLEU"] - main["BLEU"]) / _BEST,
         answer="best other network",
         value=f"{best['BLEU']:.1f}",

@@ -102,7 +102,7 @@ class Params:
         default=None,
         metadata={"help": "translate so many pairs of the split test, drawn at random. Default: all", "min": 2},
     )
-    drawn: int = field(default=2, metadata={"help": "test sentences whose attention maps are drawn"})
+    maps: int = field(default=2, metadata={"help": "test sentences whose attention maps are drawn"})
     variants: bool = field(
         default=False, metadata={"help": "also train other networks, each with the same budget, and compare them"}
     )

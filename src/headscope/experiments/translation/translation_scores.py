@@ -59,9 +59,9 @@ def score_table(translations: Translations, *, draws: int = 1000, seed: int = 0)
 
 
 def score_difference(
-    translations: Translations, others: Translations, name: str, *, draws: int = 1000, seed: int = 0
+    translations: Translations, baseline: Translations, name: str, *, draws: int = 1000, seed: int = 0
 ) -> tuple[float, float, float]:
-    """By how much a score is above that of other translations of the same sentences, and its interval.
+    """By how much a score is above that of a baseline, other translations of the same sentences, and its interval.
 
     The same groups are drawn for both.
 
@@ -69,7 +69,7 @@ def score_difference(
         - a set of translations differs from itself by 0  (tested: test_the_difference_of_equal_translations)
     """
     metric, everything = _metric(name), torch.ones(len(translations.references), dtype=torch.bool)
-    sums = torch.cat([_group_sums(metric, side, everything) for side in (translations, others)], dim=1)
+    sums = torch.cat([_group_sums(metric, side, everything) for side in (translations, baseline)], dim=1)
     half = sums.shape[1] // 2
 
     def difference(rows: Float[Tensor, "draws statistics"]) -> Float[Tensor, "draws"]:
