@@ -317,7 +317,8 @@ def experiment_page(member: Member) -> str:
     docs = [importlib.import_module(f"{member.package}.{module}").__doc__ or "" for module in modules]
     parts = [
         f"# {about.title}",
-        f"{about.question} `headscope {' '.join(command.path)} MODEL`, in Python `headscope.{member.name}(model, …)`. "
+        f"{about.question} `headscope {' '.join(command.path)}{'' if command.makes_model else ' MODEL'}`, in Python "
+        f"`headscope.{member.name}({'…' if command.makes_model else 'model, …'})`. "
         "This page is written by `make docs`.",
         "\n\n".join(" ".join(paragraph.split()) for paragraph in command.help.split("\n\n")),
         "```sh\n" + "\n".join(command.examples) + "\n```" if command.examples else "",

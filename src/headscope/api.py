@@ -19,16 +19,19 @@ from headscope.core import Entry, HeadView, HeadViews, Ledger, Run, Selection, T
 from headscope.core.ports import plug
 from headscope.corpora import Text, spelled_text, texts
 from headscope.corpora.splits import SHARES as SPLIT_SHARES
+from headscope.decoding import Beam, Greedy, SentenceTranslator, TranslatedSentence, Translation
 from headscope.errors import UsageError
 from headscope.experiments import experiment_members, experiment_named
-from headscope.experiments.experiment import Display, Passage
+from headscope.experiments.experiment import Display, Passage, TrainingExperiment
 from headscope.lenses import lens_members, lens_named, lenses
 from headscope.model.devices import device_named as check_device
+from headscope.model.load import load as load_model
 from headscope.model.look import SECONDS_OF_DRAWING, look
-from headscope.model.model import open_model
+from headscope.model.model import Model, open_model
 from headscope.model.plans.applied_plan import apply
 from headscope.model.plans.plan import Plan
 from headscope.model.sources.hub_survey import check_outcomes, survey
+from headscope.model.sources.names import resolve
 from headscope.model.sources.names import sources as models
 from headscope.model.verify import verify
 from headscope.pipeline import Progress, measure
@@ -43,6 +46,7 @@ from headscope.report.ledger import write_ledger
 from headscope.report.page import notebook_html, write
 from headscope.store import check_folder, load
 from headscope.store import save as save_run
+from headscope.store.folder import RunFolder
 from headscope.theory.index import Item, Step, Way, document_of, documents, item_named, items, ways, why_not
 from headscope.theory.index.page import page, published_table
 from headscope.theory.ledger import claims, ledger, lenses_needed, meant_ids
@@ -61,6 +65,8 @@ __all__ = [
     "Progress",
     "Step",
     "Text",
+    "TranslatedSentence",
+    "Translation",
     "Way",
     "apply",
     "bench_attention",
@@ -98,6 +104,7 @@ __all__ = [
     "survey",
     "text",
     "texts",
+    "translate",
     "use_compiled",
     "verify",
     "ways",
@@ -259,9 +266,54 @@ def text(what: str | Path, split: str | None = None, *, progress: ProgressStep |
     return spelled_text(str(what) if split is None else f"{what}:{split}", progress)
 
 
+def translate(
+    model: Any,
+    sentences: str | Sequence[str],
+    *,
+    beam: int = 4,
+    n_best: int = 1,
+    length_penalty: float | int = 1.0,
+    hub: bool = False,
+    device: str | None = None,
+    progress: Progress | None = None,
+) -> list[TranslatedSentence]:
+    """Translate sentences with an encoder–decoder: `translate(model, "Click the button.")[0].text`.
+
+    Args:
+        model: A model, or what `open` takes.
+        sentences: A sentence, or several.
+        beam: The width of the beam search; 1 is greedy decoding.
+        n_best: How many translations of each sentence.
+        length_penalty: The power of the length by which log-probabilities are divided; a greedy translation has none.
+        hub: Whether a name may be fetched from the model hub.
+        device: Where the model runs, e.g. "cuda"; None is the CPU, or where a loaded model is.
+        progress: Told about every step.
+
+    Raises:
+        UsageError: The model does not translate, or a sentence is empty or too long.
+        CheckpointError: The tokenizer belongs to another model.
+    """
+    search = Greedy() if beam == n_best == 1 else Beam(beam, length_penalty, n_best)
+    listener = progress or Silent()
+    translator = _translator(model, hub=hub, device=device, step=listener.step)
+    inputs = [sentences] if isinstance(sentences, str) else list(sentences)
+    return translator.translate(inputs, search, lambda done, total: listener.step("translating sentence", done, total))
+
+
+def _translator(model: Any, *, hub: bool, device: str | None, step: ProgressStep) -> SentenceTranslator:
+    """The network and tokenizer of a model; one without attention translates, too, so it is not opened as a `Model`."""
+    if isinstance(model, str | Path):
+        source = resolve(model, hub=hub, progress=step)
+        loaded = load_model(source, progress=step)
+        network = loaded.model if device is None else loaded.model.to(check_device(device))
+        return SentenceTranslator(network, loaded.tokenizer, source.name)
+    opened = model if isinstance(model, Model) else open(model, device=device)
+    return SentenceTranslator(opened.hf, opened.tokenizer, opened.spec.name)
+
+
 def run_experiment(
     name: str,
-    model: Any,
+    model: Any = None,
     params: Any = None,
     *,
     hub: bool = False,
@@ -273,7 +325,7 @@ def run_experiment(
 
     Args:
         name: The experiment's name, e.g. `intervene`.
-        model: A model, or what `open` takes.
+        model: A model, or what `open` takes; None for an experiment that trains its own.
         params: The `Params` of the experiment; None for its defaults.
         hub: Whether a name may be fetched from the model hub.
         device: Where the model runs, e.g. "cuda"; None is the CPU, or where a loaded model is.
@@ -287,6 +339,8 @@ def run_experiment(
     settings = experiment.params() if params is None else params
     experiment.check(settings)
     listener = progress or Silent()
+    if isinstance(experiment, TrainingExperiment):
+        return _trained_run(experiment, settings, Path(out or experiment.default_out), device, listener)
     if out is not None:
         check_folder(Path(out))
         announce(listener, [Stage(WRITING, writing_seconds(1))])
@@ -301,6 +355,25 @@ def run_experiment(
         listener.step(WRITING, 0, 1)
         report(run, out=out)
         listener.step(WRITING, 1, 1)
+    return run
+
+
+def _trained_run(
+    experiment: TrainingExperiment[Any], params: Any, folder: Path, device: str | None, listener: Progress
+) -> Run:
+    """Train the models of an experiment in a folder, where it goes on if it was stopped, and write its run there."""
+    if device not in (None, "cpu"):
+        raise UsageError(f"experiment {experiment.name!r} trains on the CPU, not on {device!r}", hint="leave it out")
+    announce(listener, [Stage(WRITING, writing_seconds(1))])
+    holder = RunFolder.begin(folder)
+    try:
+        result = experiment.train(params, folder, listener)
+    finally:
+        holder.release()
+    run = Run(result.spec, result.sites, {result.finding.lens: result.finding}, result.text, versions(), params.seed)
+    listener.step(WRITING, 0, 1)
+    report(run, out=folder)
+    listener.step(WRITING, 1, 1)
     return run
 
 

@@ -65,6 +65,7 @@ __all__ = [
     "models",
     "models_in_list",
     "parallel_texts",
+    "sentence_lines",
     "setting_help",
     "stored_summaries",
     "texts",
@@ -133,6 +134,13 @@ def check_pairs(spelling: str) -> None:
     from headscope.corpora.parallel.pair_argument import check_pair_spelling
 
     check_pair_spelling(spelling)
+
+
+def sentence_lines(spelling: str) -> list[str]:
+    """The sentences of a file with one a line, or of standard input for `-`."""
+    from headscope.corpora.text_lines import sentence_lines as lines_of
+
+    return lines_of(spelling)
 
 
 def check_model(name: str, *, hub: bool = False) -> None:

@@ -36,7 +36,6 @@ def test_nothing_about_an_experiment_lies_elsewhere() -> None:
         "experiment.py",
         "function.py",
         "text_sample.py",
-        "translation_scores.py",
     }
 
 

@@ -9,7 +9,7 @@ from scipy import stats
 
 from headscope.corpora.parallel.nearest_sentences import BANDS
 from headscope.errors import UsageError
-from headscope.experiments.translation_scores import SCHEMA, Translations, score_table
+from headscope.experiments.translation.translation_scores import SCHEMA, Translations, score_difference, score_table
 
 WORDS = ("the", "cat", "sat", "on", "a", "mat", "and", "saw", "two", "birds", "in", "old", "trees", "near", "us")
 
@@ -43,6 +43,18 @@ def test_scores_equal_sacrebleu():
         assert row["signature"] == str(metric.get_signature())
         assert (row["sentences"], row["groups"]) == (len(chosen), len({scored.groups[n] for n in chosen}))
         assert row["low"] < row["value"] < row["high"]
+
+
+@pytest.mark.parametrize("metric", ["BLEU", "chrF"])
+def test_the_difference_of_equal_translations(metric):
+    better, worse = translations(), translations()
+    worse = Translations(["the cat"] * 60, worse.references, worse.groups, worse.bands)
+    assert score_difference(better, better, metric, draws=20) == (0.0, 0.0, 0.0)
+    value, low, high = score_difference(better, worse, metric, draws=50)
+    table = [score_table(side, draws=1).filter(band="all", metric=metric)["value"].item() for side in (better, worse)]
+    assert value == pytest.approx(table[0] - table[1])
+    assert 0 < low < value < high
+    assert score_difference(worse, better, metric, draws=50) == pytest.approx((-value, -high, -low))
 
 
 def test_perfect_translations():

@@ -8,7 +8,15 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from headscope.catalogue import Command, Member, check_heads, check_writer, command_of, experiment_members
+from headscope.catalogue import (
+    Command,
+    Member,
+    check_folder,
+    check_heads,
+    check_writer,
+    command_of,
+    experiment_members,
+)
 from headscope.cli.argument_checks import (
     check_request,
     check_table,
@@ -39,6 +47,7 @@ from headscope.cli.options import (
 )
 from headscope.cli.output import Format, check_destination, show_experiment, show_page
 from headscope.cli.progress_display import shown_progress
+from headscope.cli.screen import resumable
 from headscope.errors import HeadscopeError, UsageError
 
 # What the help says of a group of commands.
@@ -109,16 +118,18 @@ def command_of_experiment(member: Member) -> Any:
         "form": (Form, Format.TABLE),
     }
     model = (ModelOrTiny, command.default_model) if command.default_model else (Model, REQUIRED)
+    if command.makes_model:
+        del common["hub"], common["device"]
     options = option_arguments(member, {"model": model, **common})
     options.pop("seed", None)
     if "text" in options:
         options["text"] = (TextOrSentence if command.reads_sentences else TextFile, None)
     form = common.pop("form")
-    arguments = {"model": model, **options, **common, "seed": (Seed, 0), "form": form}
+    arguments = {**options, **common, "seed": (Seed, 0), "form": form}
     return member_command(
         member,
-        partial(_answer, member),
-        arguments,
+        partial(_trained, member) if command.makes_model else partial(_answer, member),
+        arguments if command.makes_model else {"model": model, **arguments},
         help_text=paragraphs(command.help).replace("[", "\\["),
         epilog=examples(*command.examples),
     )
@@ -174,6 +185,26 @@ def _answer(
     show_experiment(run[member.name], api.experiment_named(member.name).show, form, table, out)
     if open_page and out is not None:
         show_page(out / "report.html")
+
+
+def _trained(
+    member: Member, *, out: Path | None, open_page: bool, table: str | None, form: Format, **words: Any
+) -> None:
+    """Run an experiment that trains its own model in a folder, and write its result."""
+    check_destination(form)
+    command = command_of(member)
+    check_table(table, command.tables, f"experiment {member.name!r}")
+    settings = setting_values(member, words)
+    folder = Path(command.default_out) if out is None else out
+    check_folder(folder)
+    with resumable(folder), shown_progress() as progress:
+        from headscope import api
+
+        params = member.settings(**settings)
+        run = api.run_experiment(member.name, params=params, out=folder, progress=progress)
+    show_experiment(run[member.name], api.experiment_named(member.name).show, form, table, folder)
+    if open_page:
+        show_page(folder / "report.html")
 
 
 def _folder(command: Command, out: Path | None, *, is_shown: bool) -> Path | None:

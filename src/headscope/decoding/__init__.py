@@ -12,8 +12,21 @@ if TYPE_CHECKING:
     from headscope.decoding.hypothesis import Hypothesis
     from headscope.decoding.searches import Beam, Greedy, Sampling, Search
     from headscope.decoding.special_ids import SpecialTokens, special_tokens
+    from headscope.decoding.translation import SentenceTranslator, TranslatedSentence, Translation
 
-__all__ = ["Beam", "Greedy", "Hypothesis", "Sampling", "Search", "SpecialTokens", "decode", "special_tokens"]
+__all__ = [
+    "Beam",
+    "Greedy",
+    "Hypothesis",
+    "Sampling",
+    "Search",
+    "SentenceTranslator",
+    "SpecialTokens",
+    "TranslatedSentence",
+    "Translation",
+    "decode",
+    "special_tokens",
+]
 
 __getattr__ = lazy_names(
     __name__,
@@ -22,5 +35,6 @@ __getattr__ = lazy_names(
         "hypothesis": "Hypothesis",
         "searches": "Beam Greedy Sampling Search",
         "special_ids": "SpecialTokens special_tokens",
+        "translation": "SentenceTranslator TranslatedSentence Translation",
     },
 )

@@ -11,6 +11,7 @@ class Command:
     the main one first. `needs_writer` says that the model must predict the next token. `default_model` is used where no
     model is named; without it one must be. With `reads_sentences`, `--text` also takes the text itself: several words
     that are no file. `default_out` is the folder of the page where none is named; without it no page is written then.
+    With `makes_model` the experiment takes no model and always has a folder: it trains its own there.
     """
 
     path: tuple[str, ...]
@@ -21,3 +22,4 @@ class Command:
     default_model: str = ""
     reads_sentences: bool = False
     default_out: str = ""
+    makes_model: bool = False

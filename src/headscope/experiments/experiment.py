@@ -8,6 +8,9 @@ model. Its result is a `Finding` like a lens's, so that store, report and comman
     run(model, params, progress)   → Finding, TextSpec
     show(finding)                  → Display: what fits on a terminal
 
+An experiment that makes its model has `train(params, folder, progress)` → Made instead of `run`, and `makes_model` in
+its `COMMAND`.
+
 `settings.py` holds `Params`, a frozen dataclass whose fields are the options of the command (`cli/member_commands.py`
 reads their types, defaults and metadata), and `COMMAND`, where the command is found. It loads no torch.
 """
@@ -22,10 +25,11 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import polars as pl
 
-from headscope.core import About, Finding, TextSpec, read_about
+from headscope.core import About, Finding, ModelSpec, Site, TextSpec, read_about
+from headscope.errors import UsageError
 from headscope.members import check_settings
 from headscope.model.model import Model
-from headscope.progress import Stage, Step
+from headscope.progress import Progress, Stage, Step
 
 
 @runtime_checkable
@@ -98,6 +102,40 @@ class Experiment(ABC, Generic[P]):
     def show(self, finding: Finding) -> Display:
         """What a terminal shows: the main table, unless the experiment knows better."""
         return Display(finding.table)
+
+
+@dataclass(frozen=True)
+class Made:
+    """What an experiment made: its model as plain data, what was found about it, and on which text."""
+
+    spec: ModelSpec
+    sites: tuple[Site, ...]
+    finding: Finding
+    text: TextSpec
+
+
+class TrainingExperiment(Experiment[P]):
+    """An experiment that trains its own models in a folder, as long as its user lets it.
+
+    `default_out` is the folder where none is named. What a stopped experiment left in its folder is taken up.
+    """
+
+    default_out: str
+
+    @abstractmethod
+    def train(self, params: P, folder: Path, progress: Progress) -> Made:
+        """Train the models, or go on with them, and judge them.
+
+        Raises:
+            UsageError: The folder holds the models of other settings.
+        """
+
+    def run(self, model: Model, params: P, progress: Step) -> tuple[Finding, TextSpec]:
+        """Refuse a model: the experiment makes its own."""
+        raise UsageError(
+            f"experiment {self.name!r} trains its own model, and was given {model.spec.name}",
+            hint="leave the model out",
+        )
 
 
 AnyExperiment = Experiment[Any]

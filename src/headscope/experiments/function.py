@@ -47,7 +47,7 @@ def function_of(member: Member, run: Runner) -> Callable[..., "Run"]:
         except TypeError as error:
             raise TypeError(f"{member.name}() {error}") from None
         values = dict(bound.arguments)
-        model = values.pop(MODEL.name, command_of(member).default_model)
+        model = values.pop(MODEL.name, command_of(member).default_model or None)
         common = {name: values.pop(name) for name in COMMON if name in values}
         return run(member.name, model, _params(member, values, common.get("progress")), **common)
 
@@ -78,11 +78,12 @@ def _signature(member: Member) -> inspect.Signature:
     settings = [_parameter(field, member.setting_types()[field.name]) for field in fields]
     common = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
-        for name, (annotation, default, _) in COMMON.items()
+        for name, (annotation, default, _) in _common(member).items()
     ]
     default = command_of(member).default_model
     model = MODEL.replace(default=default) if default else MODEL
-    parameters = [model, *sorted(settings, key=lambda parameter: parameter.kind), *common]
+    models = [] if command_of(member).makes_model else [model]
+    parameters = [*models, *sorted(settings, key=lambda parameter: parameter.kind), *common]
     return inspect.Signature(parameters, return_annotation="Run")
 
 
@@ -95,20 +96,28 @@ def _parameter(field: "dataclasses.Field[Any]", hint: Any) -> inspect.Parameter:
     return inspect.Parameter(field.name, keyword, annotation=field.type, default=field.default)
 
 
+def _common(member: Member) -> dict[str, tuple[Any, Any, str]]:
+    """The arguments that the experiment shares with others: one that makes its model fetches and places none."""
+    of_models = ("hub", "device") if command_of(member).makes_model else ()
+    return {name: argument for name, argument in COMMON.items() if name not in of_models}
+
+
 def _docstring(member: Member) -> str:
     summary, _, _ = command_of(member).help.partition("\n\n")
     fields = dataclasses.fields(member.settings)
+    command = command_of(member)
+    model = {} if command.makes_model else {MODEL.name: f"A model, or what `open` takes.{_default_words(member)}"}
     arguments = {
-        MODEL.name: f"A model, or what `open` takes.{_default_words(member)}",
+        **model,
         **{field.name: setting_help(field) for field in fields if field.metadata.get("positional")},
         **{field.name: setting_help(field) for field in fields if not field.metadata.get("positional")},
-        **{name: text for name, (_, _, text) in COMMON.items()},
+        **{name: text for name, (_, _, text) in _common(member).items()},
     }
     return "\n".join(
         [
             " ".join(summary.split()),
             "",
-            f"On the command line: `headscope {' '.join(command_of(member).path)} MODEL`.",
+            f"On the command line: `headscope {' '.join(command.path)}{'' if command.makes_model else ' MODEL'}`.",
             "",
             "Args:",
             *(_argument_lines(name, text) for name, text in arguments.items()),

@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-from headscope.corpora.input_bytes import file_bytes
 from headscope.corpora.parallel.pair_cleaning import tidy
 from headscope.corpora.parallel.pairs import Pair
-from headscope.corpora.text import missing_file
+from headscope.corpora.text_lines import file_lines
 from headscope.errors import UsageError
 
 
@@ -16,7 +15,7 @@ def tsv_pairs(path: Path) -> list[Pair]:
         UsageError: The file cannot be read, a line has not two columns, or a column is empty.
     """
     pairs = []
-    for number, line in enumerate(_lines(path), start=1):
+    for number, line in enumerate(file_lines(path), start=1):
         if not line.strip():
             continue
         columns = line.split("\t")
@@ -36,7 +35,7 @@ def moses_pairs(source: Path, target: Path) -> list[Pair]:
     Raises:
         UsageError: A file cannot be read, their lines differ in number, or a line is blank in one of them alone.
     """
-    source_lines, target_lines = _lines(source), _lines(target)
+    source_lines, target_lines = file_lines(source), file_lines(target)
     if len(source_lines) != len(target_lines):
         raise UsageError(
             f"{source} has {len(source_lines)} lines and {target} has {len(target_lines)}, expected the same number",
@@ -62,20 +61,3 @@ def _checked(pairs: list[Pair], name: str) -> list[Pair]:
     if not pairs:
         raise UsageError(f"{name}: no pair of sentences", hint="give a parallel text of a few hundred pairs at least")
     return pairs
-
-
-def _lines(path: Path) -> list[str]:
-    """The lines of a UTF-8 file; only a line feed ends one, as in other tools that count them."""
-    try:
-        content = file_bytes(path)
-    except FileNotFoundError as error:
-        raise missing_file(path) from error
-    except IsADirectoryError as error:
-        raise UsageError(f"{path} is a folder, expected a text file", hint="name one file in it") from error
-    except OSError as error:
-        raise UsageError(f"the text file {path} cannot be read: {error.strerror}") from error
-    if not isinstance(content, bytes):
-        content.seek(0)
-        content = content.read()
-    lines = content.decode("utf-8-sig").split("\n")
-    return lines[:-1] if not lines[-1] else lines

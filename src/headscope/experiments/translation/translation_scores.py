@@ -10,11 +10,12 @@ Properties:
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import polars as pl
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from headscope.corpora.parallel.nearest_sentences import BANDS
@@ -57,30 +58,56 @@ def score_table(translations: Translations, *, draws: int = 1000, seed: int = 0)
     return pl.DataFrame(rows, schema=SCHEMA, orient="row")
 
 
+def score_difference(
+    translations: Translations, baseline: Translations, name: str, *, draws: int = 1000, seed: int = 0
+) -> tuple[float, float, float]:
+    """By how much a score is above that of a baseline, other translations of the same sentences, and its interval.
+
+    The same groups are drawn for both.
+
+    Properties:
+        - a set of translations differs from itself by 0  (tested: test_the_difference_of_equal_translations)
+    """
+    metric, everything = _metric(name), torch.ones(len(translations.references), dtype=torch.bool)
+    sums = torch.cat([_group_sums(metric, side, everything) for side in (translations, baseline)], dim=1)
+    half = sums.shape[1] // 2
+
+    def difference(rows: Float[Tensor, "draws statistics"]) -> Float[Tensor, "draws"]:
+        return _scores(metric, rows[:, :half]) - _scores(metric, rows[:, half:])
+
+    value = float(difference(sums.sum(0, keepdim=True)))
+    return value, *bootstrap_of_sums(sums, difference, draws=draws, seed=seed)
+
+
 def _rows(name: str, translations: Translations, draws: int, seed: int) -> Iterator[tuple[Any, ...]]:
     metric = _metric(name)
+    for band in (ALL, *BANDS):
+        members = torch.tensor([band in (ALL, sentence_band) for sentence_band in translations.bands])
+        if not members.any():
+            continue
+        sums = _group_sums(metric, translations, members)
+        value = float(_scores(metric, sums.sum(0, keepdim=True)))
+        low, high = bootstrap_of_sums(sums, partial(_scores, metric), draws=draws, seed=seed)
+        yield band, name, int(members.sum()), len(sums), value, low, high, str(metric.get_signature())
+
+
+def _group_sums(
+    metric: Any, translations: Translations, members: Bool[Tensor, " sentences"]
+) -> Float[Tensor, "groups statistics"]:
+    """The counts of a metric, summed over the sentences of each group that are members."""
     # These methods are not public, but what sacrebleu's own bootstrap is made of; a test compares the values.
     statistics = torch.tensor(
         metric._extract_corpus_statistics(list(translations.hypotheses), [list(translations.references)]),
         dtype=torch.float64,
     )
+    groups = torch.unique(torch.tensor(translations.groups)[members], return_inverse=True)[1]
+    sums = torch.zeros(int(groups.max()) + 1, statistics.shape[1], dtype=torch.float64)
+    return sums.index_add_(0, groups, statistics[members])
 
-    def score(sums: Float[Tensor, "draws statistics"]) -> Float[Tensor, "draws"]:
-        values = [metric._compute_score_from_stats(row).score for row in sums.tolist()]
-        return torch.tensor(values, dtype=torch.float64)
 
-    for band in (ALL, *BANDS):
-        members = torch.tensor([band in (ALL, sentence_band) for sentence_band in translations.bands])
-        if not members.any():
-            continue
-        groups = torch.unique(torch.tensor(translations.groups)[members], return_inverse=True)[1]
-        n_groups = int(groups.max()) + 1
-        sums = torch.zeros(n_groups, statistics.shape[1], dtype=torch.float64).index_add_(
-            0, groups, statistics[members]
-        )
-        value = float(score(sums.sum(0, keepdim=True)))
-        low, high = bootstrap_of_sums(sums, score, draws=draws, seed=seed)
-        yield band, name, int(members.sum()), n_groups, value, low, high, str(metric.get_signature())
+def _scores(metric: Any, sums: Float[Tensor, "draws statistics"]) -> Float[Tensor, "draws"]:
+    values = [metric._compute_score_from_stats(row).score for row in sums.tolist()]
+    return torch.tensor(values, dtype=torch.float64)
 
 
 def _metric(name: str) -> Any:

@@ -1,0 +1,110 @@
+"""Put the model of a finished translation study into the package, as float16.
+
+    python scripts/ship_translator.py FOLDER [TARGET]
+
+FOLDER is that of `headscope study translation`. TARGET is by default the folder of `tiny-translate`, made with
+
+    headscope study translation --pair en-it --width 192 --vocabulary 5000 --batch 1600 --rate 0.0015 --minutes 25 \
+        --clock processor --out FOLDER
+"""
+
+import json
+import math
+import shutil
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+
+import headscope as hs
+from headscope.core import Finding
+from headscope.errors import NumericsError
+
+MODELS = Path(__file__).parents[1] / "src" / "headscope" / "model" / "sources" / "embedded"
+TARGET = MODELS / "tiny-translate"
+MOST_BYTES = 10_000_000
+CARD = """---
+license: apache-2.0
+language: [en, it]
+library_name: transformers
+pipeline_tag: translation
+---
+
+# {name}
+
+An encoder–decoder that headscope carries, so that one is there offline: {network}.
+It translates the sentences of an office program's help from English to Italian; of other text it knows little.
+Weights are rounded to float16.
+
+This page is written by `scripts/ship_translator.py`.
+
+## Data
+
+LibreOffice's help (Debian `libreoffice-help-en-us` and `libreoffice-help-it`, MPL-2.0): {train} pairs for training,
+{valid} for validation, {judged} for the test; near-duplicates are never in two splits. None of the text is in this
+folder.
+
+## Training
+
+{method}
+
+## Measured, before rounding
+
+| system | overlap with the nearest training sentence | metric | value | 95 % interval |
+|---|---|---|---|---|
+{rows}
+
+{signatures}. `copy` is the translation of the nearest training sentence.
+"""
+
+
+def ship(folder: Path, target: Path) -> int:
+    """Write weights, tokenizer and card; the size in bytes."""
+    model, finding = folder / "training" / "best", hs.load(folder)["translation"]
+    target.mkdir(parents=True, exist_ok=True)
+    for name in ("generation_config.json", "tokenizer.json", "tokenizer_config.json"):
+        shutil.copyfile(model / name, target / name)
+    config = json.loads((model / "config.json").read_text()) | {"dtype": "float16"}
+    (target / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    weights = safetensors.torch.load_file(model / "model.safetensors")
+    safetensors.torch.save_file(halved(weights), target / "model.safetensors", {"format": "pt"})
+    (target / "README.md").write_text(card(target.name, finding), encoding="utf-8")
+    return sum(file.stat().st_size for file in target.iterdir())
+
+
+def halved(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The weights in float16, all of which must be in its range."""
+    rounded = {name: tensor.half() for name, tensor in weights.items()}
+    for name, tensor in rounded.items():
+        if not tensor.isfinite().all():
+            raise NumericsError(f"{name} does not fit into float16")
+    return rounded
+
+
+def card(name: str, finding: Finding) -> str:
+    """What the model is, and how well it translates."""
+    sizes = dict(finding.tables["sizes"].iter_rows())
+    scores = list(finding.tables["scores"].iter_rows(named=True))
+    return CARD.format(
+        name=name,
+        network=finding.tables["variants"]["network"][0],
+        **{part: f"{sizes[f'{part} pairs']:,}" for part in ("train", "valid", "judged")},
+        method=textwrap.fill(finding.method, 110),
+        rows="\n".join(map(_row, scores)),
+        signatures="; ".join(dict.fromkeys(f"{score['metric']} `{score['signature']}`" for score in scores)),
+    )
+
+
+def _row(score: dict[str, Any]) -> str:
+    interval = "" if math.isnan(score["low"]) else f"{score['low']:.1f}–{score['high']:.1f}"
+    return f"| {score['system']} | {score['band']} | {score['metric']} | {score['value']:.1f} | {interval} |"
+
+
+if __name__ == "__main__":
+    n_bytes = ship(Path(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else TARGET)
+    print(f"{n_bytes:,} bytes")
+    if n_bytes > MOST_BYTES:
+        sys.exit(f"more than {MOST_BYTES:,} bytes: train a smaller network")

@@ -1,0 +1,1 @@
+"""A translator trained from a parallel text, judged on held-out pairs."""
