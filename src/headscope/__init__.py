@@ -35,6 +35,7 @@ _HOMES = {
     "save_figure": "headscope.api",
     "text": "headscope.api",
     "texts": "headscope.api",
+    "trajectory": "headscope.api",
     "verify": "headscope.api",
 }
 

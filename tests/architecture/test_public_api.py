@@ -33,6 +33,7 @@ PUBLIC = {
     "save_figure",
     "text",
     "texts",
+    "trajectory",
     "verify",
 }
 
