@@ -194,11 +194,12 @@ def check_compared(names: Sequence[str], *, hub: bool = False, out: "Path | None
 
 def check_trajectory(training: "Path", out: "Path | None" = None) -> None:
     """Refuse a folder without a training or without saved steps, and a place that cannot hold the page."""
-    from headscope.comparison.source_check import check_place
     from headscope.training.saved_steps import check_trajectory as check_saved_steps
 
     check_saved_steps(training)
     if out is not None:
+        from headscope.comparison.source_check import check_place  # loads numpy
+
         check_place(out)
 
 

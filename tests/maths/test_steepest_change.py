@@ -10,6 +10,8 @@ WINDOWS, SAMPLES, POINTS = 24, 1000, 9
 X = torch.arange(POINTS, dtype=torch.float64)
 # One rise, from 0.1 to 0.9, mostly between the points 4 and 5.
 RISE = torch.tensor([0.1, 0.1, 0.1, 0.12, 0.3, 0.7, 0.88, 0.9, 0.9], dtype=torch.float64)
+# A straight line but for a slightly steeper piece between the points 4 and 5.
+LINE = 0.1 * X + torch.where(X > 4, 0.001, 0.0)
 
 
 def sampled(curve, error, *, shared=0.0, seed=0):
@@ -50,9 +52,9 @@ def test_rates_count_per_unit_of_x():
 
 
 @pytest.mark.parametrize("shared", [0.0, 2.0])
-@pytest.mark.parametrize("error", [0.02, 0.1])
-def test_the_steepest_pair_is_covered(error, shared):
-    change = asked(RISE, error, shared=shared)
+@pytest.mark.parametrize(("curve", "error"), [(RISE, 0.02), (RISE, 0.1), (LINE, 0.03)], ids=["sure", "unsure", "line"])
+def test_the_steepest_pair_is_covered(curve, error, shared):
+    change = asked(curve, error, shared=shared)
     n_covered = int(((change.first <= 4) & (change.last >= 4)).sum())
     assert n_covered >= stats.binom.ppf(0.0005, SAMPLES, 0.95)
     assert int((change.last - change.first).max()) > 0  # errors of this size leave a choice

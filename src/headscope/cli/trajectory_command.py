@@ -16,11 +16,13 @@ from headscope.cli.screen import note, resumable
 from headscope.errors import LensError
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from headscope.api import Trajectory
 
 TRAJECTORIES = Path("headscope-trajectory")
 TABLES = ("changes", "values")
-_SHOWN = ("quantity", "step", "step_low", "step_high", "value", "value_before", "value_after", "detected")
+_SHOWN = ("quantity", "step", "step_low", "step_high", "value_before", "value_after", "value")
 
 
 def trajectory(
@@ -90,7 +92,8 @@ def _show(measured: "Trajectory", page: Path, form: Format, table: str | None) -
         show_json(_as_object(measured) | {"page": str(page)})
         return
     for step, reason in measured.reasons.items():
-        note(f"step {step} is left out: {reason}")
+        if measured.steps:  # without any step the end says why
+            note(f"step {step} is left out: {reason}")
     if form is not Format.TABLE:
         show_table(measured.values if table == "values" else measured.changes, form)
         note(f"the page: {page}")
@@ -99,9 +102,15 @@ def _show(measured: "Trajectory", page: Path, form: Format, table: str | None) -
         typer.echo(f"• {sentence}")
     if measured.finding.status == "ok":
         typer.echo("")
-        place = [name for name in ("stack", "kind", "layer", "head") if measured.changes[name].n_unique() > 1]
-        show_table(measured.values if table == "values" else measured.changes.select(*place, *_SHOWN), form)
+        show_table(measured.values if table == "values" else _shown_changes(measured), form)
     typer.echo(f"\nThe page: {page}")
+
+
+def _shown_changes(measured: "Trajectory") -> "pl.DataFrame":
+    """The changes as a screen has room for them, the largest first."""
+    changes = measured.changes.sort("effect", descending=True, nulls_last=True, maintain_order=True)
+    place = [name for name in ("stack", "kind", "layer", "head") if changes[name].n_unique() > 1]
+    return changes.select(*place, *_SHOWN)
 
 
 def _as_object(measured: "Trajectory") -> dict[str, Any]:

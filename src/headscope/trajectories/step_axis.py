@@ -1,5 +1,6 @@
 """The logarithmic axis of steps, on which step 0 has a place too."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -28,4 +29,4 @@ def drawn_steps(steps: Sequence[int]) -> Array:
 def middle_step(steps: Sequence[int], pair: int) -> int:
     """The whole step that is nearest to the middle of two neighbours, and none below the first of them."""
     places = doublings(steps)
-    return max(round(2.0 ** float(places[pair : pair + 2].mean())), steps[pair])
+    return max(round(math.pow(2.0, float(places[pair : pair + 2].mean()))), steps[pair])

@@ -14,7 +14,7 @@ CHANGES, VALUES = "changes", "values"
 _PLACE = {"stack": pl.String, "kind": pl.String, "layer": pl.Int64, "head": pl.Int64, "quantity": pl.String}
 CHANGES_SCHEMA = pl.Schema(
     _PLACE
-    | dict.fromkeys(("value", "detectable"), pl.Float64)
+    | dict.fromkeys(("value", "null", "detectable"), pl.Float64)
     | dict.fromkeys(("step", "step_low", "step_high", "before", "after"), pl.Int64)
     | dict.fromkeys(("value_before", "value_after", "value_first", "value_last", "effect", "p", "adjusted"), pl.Float64)
     | {"detected": pl.Boolean, "certainty": pl.String, "windows": pl.Int64}
@@ -42,6 +42,7 @@ def _change_rows(entry: CurveChanges) -> Iterator[tuple[Any, ...]]:
         yield (
             *_cells(place, curves.quantity),
             float(change.rate[index]),
+            0.0,
             _number(float(change.detectable[index])),
             *((None, None, None) if is_undetected else _steps(entry, index)),
             *entry.saved_steps(index),
@@ -98,6 +99,7 @@ def _pair(curves: QuantityCurves) -> tuple[HeadQuantity, HeadQuantity]:
             f"{quantity.label}: steepest change per doubling",
             "heads",
             where=where,
+            null="null",
             unit="doublings" if curves.is_log else quantity.unit,
             notable="both",
         ),
@@ -109,5 +111,6 @@ def _pair(curves: QuantityCurves) -> tuple[HeadQuantity, HeadQuantity]:
             where=where,
             scale="log",
             notable="low",
+            lowest=f"first to change: {quantity.label}",
         ),
     )

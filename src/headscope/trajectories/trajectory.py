@@ -94,10 +94,10 @@ def trajectory(
     steps = measured_steps(saved_steps(folder), question, out=place, progress=progress or Silent())
     measured = answer(steps)
     run = _run(steps, folder, measured.finding)
-    whole = Trajectory(run, name, tuple(steps.runs), measured.values, steps.reasons)
+    followed = Trajectory(run, name, tuple(steps.runs), measured.values, steps.reasons)
     if place is not None:
-        whole.save(place)
-    return whole
+        followed.save(place)
+    return followed
 
 
 def _run(steps: MeasuredSteps, folder: Path, finding: Finding) -> Run:
