@@ -173,6 +173,30 @@ def test_a_lens_that_does_not_apply_says_why(planted, scratch, call):
     assert "The page: " in said
 
 
+def test_settings_of_the_lens_are_taken(planted, measured, scratch, call):
+    sets = (word for entry in ("with_text=no", "sequences=8", "tokens=16") for word in ("--set", entry))
+    words = ("--lens", "roles", "--quantity", "previous_token", *sets, "--out", scratch / "out", "--format", "json")
+    code, said, complaints = call("trajectory", planted, *words)
+    assert code == 0
+    assert json.loads(said)["changes"] == measured.changes.to_dicts()  # from the runs that are there already
+    assert "running" not in complaints
+
+
+@pytest.mark.parametrize(
+    ("assignment", "complaint"),
+    [
+        ("sequences", "'sequences' has no ="),
+        ("sequence=8", "lens 'roles' has no setting 'sequence'"),
+        ("sequences=many", "--set sequences=many: cannot read 'many', expected: int"),
+        ("with_text=perhaps", "--set with_text=perhaps: expected yes or no"),
+        ("sequences=1", "expected at least 6 tokens, 2 sequences"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(planted, call, assignment, complaint):
+    code, _, complaints = call("trajectory", planted, "--lens", "roles", "--set", assignment)
+    assert (code, complaint in complaints) == (2, True), complaints
+
+
 @pytest.mark.parametrize("table", ["changes", "values"])
 def test_tables_go_to_standard_output(planted, scratch, call, table):
     words = ("--lens", "spectra", "--quantity", "qk_effective_rank", "--out", scratch / "spectra", "--table", table)

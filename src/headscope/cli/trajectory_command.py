@@ -13,6 +13,7 @@ from headscope.cli.options import AllWindows, Device, FirstTokens, Form, Seed, T
 from headscope.cli.output import Format, check_destination, show_json, show_table
 from headscope.cli.progress_display import shown_progress
 from headscope.cli.screen import note, resumable
+from headscope.cli.setting_assignments import assigned_settings
 from headscope.errors import LensError
 
 if TYPE_CHECKING:
@@ -39,6 +40,14 @@ def trajectory(
             "--quantity", metavar="KEY", help=f"Only these quantities of the lens. {SEVERAL} Default: all of them."
         ),
     ] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="A setting of the lens; `headscope lens NAME --help` lists them. May be repeated.",
+        ),
+    ] = None,
     text: TextFile = None,
     out: Annotated[
         Path,
@@ -61,7 +70,8 @@ def trajectory(
     """
     check_destination(form)
     check_table(table, TABLES, "trajectory")
-    name = lens_member(lens).name
+    member = lens_member(lens)
+    settings = assigned_settings(member, setting or ())
     Amount(first_tokens, all_windows)
     check_trajectory(training, out)
     if text is not None:
@@ -71,9 +81,10 @@ def trajectory(
 
         measured = api.trajectory(
             training,
-            name,
+            member.name,
             quantities=None if quantity is None else listed(quantity),
             text=requested_text(text, device, progress),
+            params=settings,
             seed=seed,
             window=window,
             first_tokens=first_tokens,
@@ -140,4 +151,5 @@ def _end(measured: "Trajectory") -> None:
 TRAJECTORY_EXAMPLES = examples(
     "headscope trajectory my-training --lens roles",
     "headscope trajectory my-training --lens roles --quantity induction,previous_token --out out/induction",
+    "headscope trajectory my-training --lens roles --set with_text=no --set sequences=48",
 )

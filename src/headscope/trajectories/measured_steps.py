@@ -1,7 +1,7 @@
 """The runs of all saved steps: each is measured once and kept in a run folder of its own."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,12 +88,18 @@ def measured_steps(
             last = last or run
         else:
             quantities = quantities or chosen_quantities(run.findings[question.name], question.keys)
-            runs[step] = last = run
+            runs[step] = last = _numbers_alone(run, question.name)
         progress.step(f"step {step}", 1, 1)
     if last is None:
         step, reason = next(iter(reasons.items()))
         raise CheckpointError(f"none of {len(folders)} saved steps can be measured; step {step}: {reason}")
     return MeasuredSteps(question.name, quantities, runs, reasons, last)
+
+
+def _numbers_alone(run: Run, lens: str) -> Run:
+    """The run without arrays, figures and maps, which would fill the memory with every step."""
+    finding = replace(run.findings[lens], arrays={}, figures=(), curves=(), patterns=None)
+    return replace(run, findings={lens: finding})
 
 
 def run_folder(out: Path, lens: str, step: int) -> Path:
