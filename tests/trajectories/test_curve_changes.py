@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 
 from headscope import trajectories
@@ -123,6 +124,20 @@ def test_without_intervals_nothing_is_called_detected():
     (headline,) = finding.headlines
     assert headline.effect is None
     assert "whether this is more than chance was not tested" in headline.full
+
+
+def test_a_head_without_an_interval_is_untested_alone():
+    def one_bare_head(values):
+        finding = text_finding(values)
+        low = pl.when(layer=1, head=1).then(None).otherwise(pl.col("low")).alias("low")
+        return replace(finding, tables={"heads": finding.table.with_columns(low)})
+
+    finding = asked(one_bare_head)
+    heads = finding.tables["heads"]
+    assert heads["detected"].to_list() == [False, False, False, None]
+    assert heads.row(3, named=True)["step"] == 6
+    assert heads.row(3, named=True)["step_low"] is None
+    assert "no step of steepest change was detected" in finding.headlines[0].full
 
 
 def test_the_mean_of_heads_is_that_of_the_same_heads():

@@ -36,9 +36,9 @@ class CurveChanges:
         return np.where(pairs < 0, np.nan, shares)
 
     @property
-    def is_tested(self) -> bool:
-        """Whether anything is known about the error."""
-        return self.curves.certainty != "unknown"
+    def tested(self) -> Flags:
+        """The curves of whose steepest change the error is known."""
+        return np.asarray(np.isfinite(self.change.p.numpy()))
 
     @property
     def detected(self) -> Flags:

@@ -15,7 +15,7 @@ UNDETECTED = "not detected"
 
 def headline(heads: CurveChanges, means: CurveChanges) -> Headline:
     """The statement about one quantity: where its heads change most steeply, or that none was seen to."""
-    if not heads.is_tested:
+    if not heads.tested.any():
         return _untested(heads)
     return _detected(heads, means) if heads.detected.any() else _undetected(heads)
 
@@ -83,7 +83,7 @@ def _mean_sentences(means: CurveChanges) -> Iterator[str]:
             yield (
                 f"The {place.label} changes most steeply at step {_step(means, index)}, from {_change(means, index)}."
             )
-        else:
+        elif means.tested[index]:
             yield f"For the {place.label} no such step was detected."
 
 

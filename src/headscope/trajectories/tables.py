@@ -32,13 +32,13 @@ def changes_table(changes: Iterable[CurveChanges]) -> pl.DataFrame:
 
 def _change_rows(entry: CurveChanges) -> Iterator[tuple[Any, ...]]:
     curves, change = entry.curves, entry.change
-    effect, detected = entry.effect, entry.detected
+    effect, tested, detected = entry.effect, entry.tested, entry.detected
     for index, place in enumerate(curves.places):
         pair = int(change.pair[index])
         if pair < 0:
             continue
         values = curves.unscaled(curves.values[index])
-        is_undetected = entry.is_tested and not detected[index]
+        is_undetected = tested[index] and not detected[index]
         yield (
             *_cells(place, curves.quantity),
             float(change.rate[index]),
@@ -50,7 +50,7 @@ def _change_rows(entry: CurveChanges) -> Iterator[tuple[Any, ...]]:
             float(effect[index]),
             _number(float(change.p[index])),
             _number(entry.adjusted[index]),
-            bool(detected[index]) if entry.is_tested else None,
+            bool(detected[index]) if tested[index] else None,
             curves.certainty,
             int(curves.windows[index]),
         )
@@ -58,7 +58,7 @@ def _change_rows(entry: CurveChanges) -> Iterator[tuple[Any, ...]]:
 
 def _steps(entry: CurveChanges, index: int) -> tuple[int, int | None, int | None]:
     """The step with its interval, which takes a known error."""
-    low, high = entry.step_interval(index) if entry.is_tested else (None, None)
+    low, high = entry.step_interval(index) if entry.tested[index] else (None, None)
     return entry.step(index), low, high
 
 
