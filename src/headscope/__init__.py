@@ -36,6 +36,7 @@ _HOMES = {
     "text": "headscope.api",
     "texts": "headscope.api",
     "translate": "headscope.api",
+    "trajectory": "headscope.api",
     "verify": "headscope.api",
 }
 

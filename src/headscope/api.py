@@ -50,6 +50,8 @@ from headscope.store.folder import RunFolder
 from headscope.theory.index import Item, Step, Way, document_of, documents, item_named, items, ways, why_not
 from headscope.theory.index.page import page, published_table
 from headscope.theory.ledger import claims, ledger, lenses_needed, meant_ids
+from headscope.trajectories.trajectory import Trajectory
+from headscope.trajectories.trajectory import trajectory as measured_trajectory
 
 __all__ = [
     "D_HEAD",
@@ -65,6 +67,7 @@ __all__ = [
     "Progress",
     "Step",
     "Text",
+    "Trajectory",
     "TranslatedSentence",
     "Translation",
     "Way",
@@ -104,6 +107,7 @@ __all__ = [
     "survey",
     "text",
     "texts",
+    "trajectory",
     "translate",
     "use_compiled",
     "verify",
@@ -253,6 +257,48 @@ def compare(
         comparison.save(folder)
         listener.step(WRITING, 1, 1)
     return comparison
+
+
+def trajectory(
+    training: str | Path,
+    lens: Any,
+    *,
+    quantities: Sequence[str] | None = None,
+    text: Any = None,
+    params: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    window: int = 512,
+    first_tokens: int | None = None,
+    all_windows: bool = False,
+    device: str | None = None,
+    out: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Trajectory:
+    """Follow the heads of a network over the saved steps of its training, and find where they change most steeply.
+
+    Args:
+        training: The folder of a training.
+        lens: The name of a lens that offers numbers of single heads.
+        quantities: Keys of its quantities; None is all of them.
+        text: As in `measure`; so are `seed`, `window`, `first_tokens`, `all_windows` and `device`.
+        params: Parameters of the lens.
+        seed: Of everything that is drawn at random.
+        window: Tokens per window.
+        first_tokens: Read the first tokens of the text, so many of them.
+        all_windows: Read the whole text.
+        device: Where the networks run, e.g. "cuda".
+        out: A folder for `trajectory.html`, its tables, and a run folder for each step; what it holds already is not
+            measured again.
+        progress: Told about every step.
+
+    Raises:
+        UsageError: The folder holds no training or fewer than two saved steps, or the lens has no such quantity.
+        CheckpointError: None of the steps can be opened.
+    """
+    return measured_trajectory(
+        training, lens, quantities=quantities, params=params, out=out, progress=progress, text=text, seed=seed,
+        window=window, first_tokens=first_tokens, all_windows=all_windows, device=device,
+    )  # fmt: skip
 
 
 def text(what: str | Path, split: str | None = None, *, progress: ProgressStep | None = None) -> Text:

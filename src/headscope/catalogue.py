@@ -45,6 +45,7 @@ __all__ = [
     "check_run",
     "check_settings",
     "check_text",
+    "check_trajectory",
     "check_writer",
     "command_of",
     "described_forms",
@@ -197,6 +198,17 @@ def check_compared(names: Sequence[str], *, hub: bool = False, out: "Path | None
     from headscope.comparison.source_check import check_sources
 
     check_sources(names, hub=hub, out=out)
+
+
+def check_trajectory(training: "Path", out: "Path | None" = None) -> None:
+    """Refuse a folder without a training or without saved steps, and a place that cannot hold the page."""
+    from headscope.training.saved_steps import check_trajectory as check_saved_steps
+
+    check_saved_steps(training)
+    if out is not None:
+        from headscope.comparison.source_check import check_place  # loads numpy
+
+        check_place(out)
 
 
 def check_claims(ids: Sequence[str]) -> None:

@@ -28,6 +28,8 @@ def command(*words: str) -> str:
         ["--version"],
         ["report", "--help"],
         ["compare", "--help"],
+        ["trajectory", "--help"],
+        ["trajectory", "nothing-of-this-name", "--lens", "roles"],
         ["mechanisms", "--help"],
         ["mechanisms", "wimdow"],
         ["mechanisms", "--wrong"],

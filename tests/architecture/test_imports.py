@@ -38,7 +38,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pipeline": PARTS | {"members", "store", "__init__"},
     "report": {"errors", "files", "core"},
     "comparison": {"errors", "progress", "core", "maths", "model", "store", "pipeline", "report"},
-    "api": PARTS | {"experiments", "store", "pipeline", "report", "comparison"},
+    "trajectories": {
+        *("errors", "progress", "core", "maths", "lenses", "training", "pipeline", "report", "comparison")
+    },
+    "api": PARTS | {"experiments", "store", "pipeline", "report", "comparison", "trajectories"},
     "cli": {"errors", "progress", "core", "api", "catalogue", "__init__"},
     "__main__": {"cli"},
     "__init__": set(),  # names are fetched when used, by their module's name as a string

@@ -34,6 +34,7 @@ PUBLIC = {
     "text",
     "texts",
     "translate",
+    "trajectory",
     "verify",
 }
 

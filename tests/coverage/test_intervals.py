@@ -4,7 +4,7 @@ Each kind is fed planted data of which the truth is known, with more windows tha
 it samples. A function here gives the value, both ends and the truth of every repetition; the number of those that
 cover is held to the binomial law. Lenses share these kinds: `lowrank`, `angles`, `scores`, `transport` and `dependence`
 have the jackknife, `uniformity` and `maps` the mean over windows, `intervene` the clustered mean, the few-shot study
-the bootstrap, and comparisons differences of all of them.
+the bootstrap, comparisons differences of all of them, and trajectories the steepest change of a curve.
 """
 
 from collections.abc import Callable
@@ -32,6 +32,7 @@ from headscope.maths.resampling.clustered_mean import clustered_mean
 from headscope.maths.resampling.interval_difference import difference_interval
 from headscope.maths.resampling.jackknife import jackknife
 from headscope.maths.resampling.rank_correlation import beyond_positions, row_ranks
+from headscope.maths.resampling.steepest_change import steepest_change
 from headscope.model import language
 from headscope.theory.checks import mean_of, variance_of
 from tests.coverage import streams
@@ -95,6 +96,20 @@ def of_differences():
     )
     low, high = difference_interval(*first, *second)
     return torch.stack((second[0] - first[0], low, high, torch.full_like(low, 0.5)), -1)
+
+
+def of_the_steepest_change():
+    """Curves that rise most between their points 2 and 3, each point with the jackknife over windows of its own."""
+    rise = torch.tensor([0.0, 0.0, 0.2, 0.55, 0.75, 0.75], dtype=torch.float64)
+    points = [
+        jackknife(left_out(lambda windows: windows.mean(0), level + skewed(DRAWN, 300, 60 + index)))
+        for index, level in enumerate(rise)
+    ]
+    values, halves = (torch.stack(parts, 1) for parts in zip(*points, strict=True))
+    x = torch.arange(len(rise), dtype=torch.float64)
+    change = steepest_change(x, values, (values - halves, values + halves), torch.full((300,), DRAWN))
+    pair, first, last = (places.double() for places in (change.pair, change.first, change.last))
+    return torch.stack((pair, first, last, torch.full_like(pair, 2.0)), -1)
 
 
 @cache
@@ -273,6 +288,7 @@ KINDS: dict[str, Callable[[], Repetitions]] = {
     "jackknife": of_the_jackknife,
     "jackknife of some windows": of_the_jackknife_of_some_windows,
     "differences": of_differences,
+    "steepest change": of_the_steepest_change,
     "clustered mean": of_the_clustered_mean,
     "focus": of_focus,
     "mean over windows": of_the_mean_over_windows,
@@ -293,8 +309,10 @@ KINDS: dict[str, Callable[[], Repetitions]] = {
     },
     **{f"gaussian: {name}": lambda name=name: _stream_rows()[name] for name in streams.truths()},
 }
-# Their bias is only bounded, and the interval allows for both bounds: they may cover more often than 95 times.
+# Their bias is only bounded, and the interval allows for both bounds; or they allow for all pairs of a curve: they may
+# cover more often than 95 times.
 WIDER = {
+    "steepest change",
     "text: conditional_entropy_nats", "text: information_nats", "gaussian: kl_next_nats",
     *(f"gaussian: {name}" for name in ("information 1", "information 2", "joint_entropy_nats")),
     *(f"gaussian: {name}" for name in ("total_correlation_nats", "last_token_nats")),

@@ -49,6 +49,7 @@ from headscope.cli.options import (
 from headscope.cli.output import Format, check_destination, show_json, show_rows
 from headscope.cli.progress_display import shown_progress
 from headscope.cli.screen import note, resumable
+from headscope.cli.trajectory_command import TRAJECTORY_EXAMPLES, trajectory
 from headscope.cli.translate_command import TRANSLATE_EXAMPLES, translate
 from headscope.errors import HeadscopeError, LensError, NumericsError, UsageError
 from headscope.progress import WRITING, Stage
@@ -69,6 +70,7 @@ class Commands(ExperimentGroup):
         order = (
             "report",
             "compare",
+            "trajectory",
             "look",
             "head",
             "lens",
@@ -114,6 +116,7 @@ app.command(epilog=HEAD_EXAMPLES)(head)
 app.command(epilog=INDEX_EXAMPLES)(index)
 app.command(epilog=MECHANISMS_EXAMPLES)(mechanisms)
 app.command(epilog=TRANSLATE_EXAMPLES)(translate)
+app.command(epilog=TRAJECTORY_EXAMPLES)(trajectory)
 _benches = typer.Typer(no_args_is_help=True, help="Ratios against dense attention and against peers, on this machine.")
 _benches.callback()(lambda: None)  # a group even while it has one command
 _benches.command(name="attention", epilog=BENCH_EXAMPLES)(bench_attention)

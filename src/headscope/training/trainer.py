@@ -20,12 +20,13 @@ from headscope.training.early_stopping import judged
 from headscope.training.metrics import Row, metrics_table, parquet_bytes, rows_until
 from headscope.training.model_files import model_files
 from headscope.training.recipe import Recipe
+from headscope.training.saved_steps import step_folder
 from headscope.training.schedule import is_trajectory_step, rate_factor
 from headscope.training.state import State
 from headscope.training.stepper import Stepper
 from headscope.training.tally import Tally
 from headscope.training.task import Task
-from headscope.training.training_folder import BEST, WRITING, TrainingFolder, step_folder
+from headscope.training.training_folder import BEST, WRITING, TrainingFolder
 from headscope.training.weights import digest, weights_of
 
 TRAINING = "training"

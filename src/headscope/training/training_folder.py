@@ -21,13 +21,11 @@ from torch import Tensor
 
 from headscope.errors import CheckpointError
 from headscope.files import Destination, disk_errors, sweep, write_file
+from headscope.training.saved_steps import CIRCUMSTANCES, WEIGHTS, saved_steps
 
-CIRCUMSTANCES = "training.json"
 METRICS = "metrics.parquet"
 CHECKPOINT = "checkpoint.safetensors"
-STEPS = "steps"
 BEST = "best"
-WEIGHTS = "model.safetensors"
 
 WRITING = Destination(
     failure="the training cannot write {path}: {reason}",
@@ -127,13 +125,7 @@ class TrainingFolder:
 
     def trajectory(self) -> dict[int, Path]:
         """The folders of all saved steps, in order."""
-        folders = (self.path / STEPS).glob(f"*/{WEIGHTS}")
-        return {int(path.parent.name): path.parent for path in sorted(folders) if path.parent.name.isdecimal()}
+        return saved_steps(self.path)
 
     def _write(self, name: str, content: bytes) -> None:
         write_file(self.path / name, content, WRITING)
-
-
-def step_folder(step: int) -> str:
-    """The name of the folder of a step."""
-    return f"{STEPS}/{step:08d}"

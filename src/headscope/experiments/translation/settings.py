@@ -80,7 +80,10 @@ class Params:
     )
     layers: int = field(default=3, metadata={"help": "layers of the encoder, and of the decoder", "min": 1})
     heads: int = field(default=4, metadata={"help": "heads of a layer of a transformer", "min": 1})
-    width: int = field(default=256, metadata={"help": "numbers of a token's vector; the feed-forward part has four times as many", "min": 1})
+    width: int = field(
+        default=256,
+        metadata={"help": "numbers of a token's vector; the feed-forward part has four times as many", "min": 1},
+    )
     initialisation: Initialisation = field(
         default=Initialisation.XAVIER, metadata={"help": "of queries, keys and values of a transformer"}
     )
