@@ -7,7 +7,7 @@ from headscope.core import ModelSpec, Site
 from headscope.experiments.translation.training_job import TrainedNetwork
 from headscope.files import sha256_of
 from headscope.model.model import Model, open_model
-from headscope.training.training_folder import WEIGHTS
+from headscope.training.saved_steps import WEIGHTS
 
 
 @dataclass(frozen=True)
