@@ -42,7 +42,7 @@ def write_training(folder: Path, strength: Callable[[int], float], scratch: Path
         model = model_of(strength(step))
         companions = {**model_files(model), **tokenizer_files(scratch)}
         training = TrainingFolder(folder, companions)
-        training.write_weights(step_folder(step), weights_of(model), {"step": str(step)})
+        training.write_weights(step_folder(step), weights_of(model))
     return folder
 
 

@@ -209,7 +209,7 @@ class Trainer:
 
     def _save_weights(self, name: str) -> None:
         if self._accelerator.is_main_process:
-            self._folder.write_weights(name, weights_of(self._task.model), {"step": str(self._state.step)})
+            self._folder.write_weights(name, weights_of(self._task.model))
 
     def _save_checkpoint(self) -> None:
         """Write the metrics, then the checkpoint, which says how many of their rows count."""

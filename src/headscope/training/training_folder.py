@@ -102,11 +102,14 @@ class TrainingFolder:
         except (SafetensorError, KeyError, ValueError) as error:
             raise CheckpointError(f"{path} is damaged: {error}", hint=_DAMAGED) from error
 
-    def write_weights(self, name: str, weights: Mapping[str, Tensor], notes: Mapping[str, str]) -> Path:
-        """Write weights into a folder, as its last file: with them it is complete."""
+    def write_weights(self, name: str, weights: Mapping[str, Tensor]) -> Path:
+        """Write weights into a folder, as its last file: with them it is complete.
+
+        There is one note in the file, since several come in no fixed order: the same weights are the same bytes.
+        """
         for companion, content in self.companions.items():
             self._write(f"{name}/{companion}", content)
-        self._write(f"{name}/{WEIGHTS}", safetensors.torch.save(dict(weights), {"format": "pt", **notes}))
+        self._write(f"{name}/{WEIGHTS}", safetensors.torch.save(dict(weights), {"format": "pt"}))
         return self.path / name
 
     def weights(self, name: str) -> dict[str, Tensor]:
