@@ -4,11 +4,11 @@ from typing import Any
 
 from torch import nn
 
-from headscope.attention.head_mechanisms import mechanisms_of
 from headscope.attention.mechanism_spelling import spelling_of
 from headscope.core.model_spec import ModelSpec
 from headscope.core.selection import selection_text
 from headscope.core.site import Site
+from headscope.model.built_in_mechanisms import heads_by_built_in_mechanism
 from headscope.model.tracing.position_kinds import position_kind
 from headscope.model.tracing.silent_towers import silent_towers
 from headscope.model.transformers.probe_inputs import device_of, vocabulary
@@ -73,13 +73,12 @@ def _unseen(config: Any, sites: tuple[Site, ...]) -> tuple[str, ...]:
 
 def _built_in(hf: Any, sites: tuple[Site, ...]) -> tuple[str, ...]:
     """Notes about heads that do not attend densely, because the network was built so."""
-    heads: dict[str, dict[Site, tuple[int, ...]]] = {}
-    for site in sites:
-        mechanisms = mechanisms_of(hf.get_submodule(site.module))
-        for mechanism, group in () if mechanisms is None else mechanisms.heads.items():
-            if mechanism is not None:
-                heads.setdefault(spelling_of(mechanism), {})[site] = group
-    return tuple(f"built with {mechanism} in {selection_text(group)}" for mechanism, group in heads.items())
+    heads = heads_by_built_in_mechanism(hf, sites)
+    return tuple(
+        f"built with {spelling_of(mechanism)} in {selection_text(group)}"
+        for mechanism, group in heads.items()
+        if mechanism is not None
+    )
 
 
 def _kind(config: Any, sites: tuple[Site, ...]) -> str:

@@ -27,6 +27,7 @@ from headscope.attention.statistics import Request, RowStatistics, pattern_stati
 from headscope.core.selection import selection_text
 from headscope.core.site import Site
 from headscope.errors import CaptureError, HeadscopeError, ResourceError
+from headscope.model.built_in_mechanisms import heads_by_built_in_mechanism
 from headscope.model.formats.completeness import n_numbers
 from headscope.model.formats.memory import physical_bytes
 from headscope.model.language import generate_tokens, lacks_start
@@ -169,12 +170,7 @@ def _takes_mechanisms(model: Model) -> bool:
 
 def _dense_heads(model: Model) -> str:
     """The heads that attend densely, as a selection; empty where a network was built with mechanisms in all of them."""
-    dense: dict[Site, tuple[int, ...]] = {}
-    for site in model.sites:
-        mechanisms = mechanisms_of(model.hf.get_submodule(site.module))
-        heads = tuple(range(site.n_heads)) if mechanisms is None else mechanisms.heads.get(None, ())
-        dense |= {site: heads} if heads else {}
-    return selection_text(dense)
+    return selection_text(heads_by_built_in_mechanism(model.hf, model.sites).get(None, {}))
 
 
 def _mapped_heads(model: Model) -> str | None:

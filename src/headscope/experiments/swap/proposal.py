@@ -19,10 +19,10 @@ from headscope.experiments.swap.search import Search
 from headscope.experiments.swap.settings import Params, share_of
 from headscope.experiments.swap.yardstick import Yardstick
 from headscope.experiments.text_sample import split_parts, spread, windows_of
+from headscope.model.built_in_mechanisms import heads_by_built_in_mechanism
 from headscope.model.language import predicts_next_token
 from headscope.model.model import Model
 from headscope.model.plans.plan import Plan
-from headscope.model.session.registered import is_dense
 from headscope.progress import Step
 
 
@@ -67,8 +67,11 @@ def _searched(model: Model, params: Params, material: Material, yardstick: Yards
     aim = AIMS[params.goal]
     searched = max(map(len, material.fit))
     # Damages are those of dense heads: a site that was built with mechanisms stays as it is.
+    dense = heads_by_built_in_mechanism(model.hf, model.sites).get(None, {})
     by_site = {
-        site: aim.candidates(site, searched, target, params.mechanisms) if is_dense(model.hf, site) else ()
+        site: aim.candidates(site, searched, target, params.mechanisms)
+        if len(dense.get(site, ())) == site.n_heads
+        else ()
         for site in model.sites
     }
     if not any(by_site.values()):

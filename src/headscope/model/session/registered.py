@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from headscope.attention.head_mechanisms import mechanisms_of
 from headscope.attention.mechanism import Mechanism
 from headscope.core.site import Site
 from headscope.errors import UsageError
+from headscope.model.built_in_mechanisms import heads_by_built_in_mechanism
 from headscope.model.session.captures import Heads, Quantity
 from headscope.model.session.changes import Change
 from headscope.model.session.recorder import Capture, Stream
@@ -28,18 +28,8 @@ class Replacement:
 
 def built_in(hf: Any, sites: Iterable[Site]) -> list[Replacement]:
     """The heads that attend through a mechanism by the configuration of the model, as replacements that stay."""
-    replacements: list[Replacement] = []
-    for site in sites:
-        mechanisms = mechanisms_of(hf.get_submodule(site.module))
-        for mechanism, heads in () if mechanisms is None else mechanisms.heads.items():
-            if mechanism is not None:
-                replacements.append(Replacement({site: heads}, mechanism))
-    return replacements
-
-
-def is_dense(hf: Any, site: Site) -> bool:
-    """Whether the network was built without mechanisms in the heads of a site."""
-    return mechanisms_of(hf.get_submodule(site.module)) is None
+    heads = heads_by_built_in_mechanism(hf, sites)
+    return [Replacement(group, mechanism) for mechanism, group in heads.items() if mechanism is not None]
 
 
 @dataclass
