@@ -1,7 +1,6 @@
 """`headscope data`: list the texts that have a name, of one language or two; fetch, count and write one of them."""
 
 import dataclasses
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,10 +19,10 @@ from headscope.catalogue import (
 )
 from headscope.cli.argument_checks import check_file
 from headscope.cli.options import Form, examples
-from headscope.cli.output import Format, check_destination, show_json, show_rows
+from headscope.cli.output import Format, check_destination, show_json, show_rows, write_text
 from headscope.cli.progress_display import shown_progress
 from headscope.cli.screen import note
-from headscope.errors import ResourceError, UsageError
+from headscope.errors import UsageError
 
 DATA_EXAMPLES = examples(
     "headscope data",
@@ -116,7 +115,7 @@ def _fetch(spelling: str, out: str | None, archive: Path | None, form: Format) -
     with shown_progress(loads_torch=False) as progress:
         download = find_text(spelling, progress=progress.step, archive=archive)
     if out is not None:
-        _write(joined_text(download.text.documents), out)
+        write_text(joined_text(download.text.documents), out)
         return
     parts = [dataclasses.asdict(part) for part in download.parts]
     if form is Format.JSON:
@@ -144,7 +143,7 @@ def _fetch_pairs(spelling: str, out: str | None, folder: Path | None, form: Form
         download = find_pairs(spelling, progress=progress.step, folder=folder)
     part, counts = download.part, download.counts
     if out is not None:
-        _write(joined_pairs(part.pairs), out)
+        write_text(joined_pairs(part.pairs), out)
         return
     sizes = [dataclasses.asdict(size) for size in download.sizes]
     if form is Format.JSON:
@@ -158,14 +157,3 @@ def _fetch_pairs(spelling: str, out: str | None, folder: Path | None, form: Form
             note(f"dropped: {number:,} {reason}")
         if download.path is not None:
             typer.echo(str(download.path))
-
-
-def _write(content: str, out: str) -> None:
-    if out == "-":
-        sys.stdout.buffer.write(content.encode())
-        return
-    try:
-        Path(out).write_text(content, encoding="utf-8")
-    except OSError as error:
-        raise ResourceError(f"cannot write {out}: {error.strerror}", hint="choose another file with --out") from error
-    typer.echo(out)

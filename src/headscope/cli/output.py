@@ -10,9 +10,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from headscope.cli.screen import note
 from headscope.cli.streams import output_errors
-from headscope.errors import UsageError
+from headscope.errors import ResourceError, UsageError
 
 if TYPE_CHECKING:
     import polars as pl
@@ -236,3 +238,15 @@ def _finite(data: Any) -> Any:
     if isinstance(data, (list, tuple)):
         return [_finite(value) for value in data]
     return None if isinstance(data, float) and not math.isfinite(data) else data
+
+
+def write_text(content: str, out: str) -> None:
+    """Write a result into a file that the user names, and say where; - is standard output."""
+    if out == "-":
+        sys.stdout.buffer.write(content.encode())
+        return
+    try:
+        Path(out).write_text(content, encoding="utf-8")
+    except OSError as error:
+        raise ResourceError(f"cannot write {out}: {error.strerror}", hint="choose another file with --out") from error
+    typer.echo(out)

@@ -9,9 +9,9 @@ import typer
 from headscope.catalogue import check_model, sentence_lines
 from headscope.cli.argument_checks import check_file
 from headscope.cli.options import Device, Form, Hub, Model, examples
-from headscope.cli.output import Format, check_destination, show_rows
+from headscope.cli.output import Format, check_destination, show_rows, write_text
 from headscope.cli.progress_display import shown_progress
-from headscope.errors import ResourceError, UsageError
+from headscope.errors import UsageError
 
 if TYPE_CHECKING:
     from headscope.api import TranslatedSentence
@@ -69,9 +69,9 @@ def translate(
             progress=progress,
         )
     if out is not None:
-        _write(answers, out)
+        write_text(_lines_of(answers), str(out))
     elif form is Format.TABLE and n_best == 1:
-        sys.stdout.write("".join(map(_line, (answer.text for answer in answers))))
+        sys.stdout.write(_lines_of(answers))
     else:
         show_rows(_rows(answers), form)
 
@@ -101,14 +101,9 @@ def _rows(answers: "list[TranslatedSentence]") -> list[dict[str, Any]]:
     ]
 
 
-def _write(answers: "list[TranslatedSentence]", out: Path) -> None:
-    """Write the translations, a line for each; several of a sentence follow one another."""
-    translations = [translation.text for answer in answers for translation in answer.translations]
-    try:
-        out.write_text("".join(map(_line, translations)), encoding="utf-8")
-    except OSError as error:
-        raise ResourceError(f"cannot write {out}: {error.strerror}", hint="choose another file with --out") from error
-    typer.echo(str(out))
+def _lines_of(answers: "list[TranslatedSentence]") -> str:
+    """The translations, a line for each; several of a sentence follow one another."""
+    return "".join(_line(translation.text) for answer in answers for translation in answer.translations)
 
 
 def _line(translation: str) -> str:

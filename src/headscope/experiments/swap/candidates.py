@@ -1,8 +1,8 @@
-"""The mechanisms that a search tries on a head: windows that keep the first token, and those that the user names.
+"""The mechanisms that a search tries on a head: windows that keep the first token, and what the user names.
 
 Heads that have nothing to say rest on the first token, so a window without it is no candidate: on smollm2 a plain
 window of 256 multiplies the perplexity by 2.3. There are few candidates: heads of a layer that share one are
-computed in one call. All are masks of positions, so that a plan can be exported and cached steps stay cheap.
+computed in one call. Windows are masks of positions, so that plans of them can be exported and cached steps stay cheap.
 """
 
 from collections.abc import Sequence
