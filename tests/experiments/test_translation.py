@@ -188,6 +188,7 @@ def test_a_sentence_longer_than_the_model_is_named(pairs: Path, tmp_path: Path) 
         ({"steps": 0}, "steps"),
         ({"dropout": 1.0}, "dropout"),
         ({"rate": -1.0}, "learning rate"),
+        ({"agreement": -1.0}, "agreement must be at least 0"),
         ({"batch": 100}, "no room for two sentences"),
         ({"vocabulary": 100}, "vocabulary is at least 260"),
         ({"judged": 1}, "judged is at least 2"),

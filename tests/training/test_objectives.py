@@ -10,6 +10,7 @@ from torch import nn
 
 from headscope.errors import UsageError
 from headscope.training import MaskedTokens, NextToken, SequenceToSequence
+from headscope.training.objectives import agreement
 from headscope.training.objectives.cross_entropy import cross_entropy, definition
 from headscope.training.objectives.next_token import next_tokens
 from headscope.training.objectives.objective import IGNORED
@@ -62,6 +63,36 @@ def test_ignored_positions_have_no_gradient():
     assert logits.grad[labels != IGNORED].abs().sum() > 0
 
 
+def test_the_loss_of_low_precision_logits():
+    logits, labels = example(8, 50, 3.0, 2)
+    rounded = logits.bfloat16().requires_grad_()
+    total, _ = cross_entropy(rounded, labels, 0.1)
+    assert total.dtype == torch.float32
+    assert total.item() == pytest.approx(definition(rounded.detach().float(), labels, 0.1).item(), rel=1e-6)
+    total.backward()
+    assert rounded.grad.dtype == torch.bfloat16
+
+
+@given(st.integers(1, 9), st.integers(1, 17), st.sampled_from([0.01, 1.0, 20.0]), st.integers(0, 99))
+def test_the_disagreement_is_that_of_the_definition(positions, vocabulary, scale, seed):
+    first, labels = example(positions, vocabulary, scale, seed)
+    second, _ = example(positions, vocabulary, scale, seed + 100)
+    fast = [logits.clone().requires_grad_() for logits in (first, second)]
+    slow = [logits.double().requires_grad_() for logits in (first, second)]
+    value, expected = agreement.disagreement(*fast, labels), agreement.definition(*slow, labels)
+    size = max(1.0, scale) * positions
+    assert abs(value.item() - expected.item()) < LOSS_AGREEMENT * size
+    value.backward()
+    expected.backward()
+    for computed, true in zip(fast, slow, strict=True):
+        assert float((computed.grad - true.grad).abs().max()) < LOSS_AGREEMENT * max(1.0, scale)
+
+
+def test_equal_readings_agree():
+    logits, labels = example(8, 5, 2.0, 0)
+    assert float(agreement.disagreement(logits, logits.clone(), labels)) == 0.0
+
+
 def test_it_agrees_with_torch():
     logits, labels = example(40, 11, 2.0, 1)
     expected = nn.functional.cross_entropy(logits, labels, label_smoothing=0.2, reduction="sum")
@@ -111,6 +142,36 @@ def test_tokens_are_counted():
     assert float(loss.nats) > 10
 
 
+class Noisy(nn.Module):
+    """A network whose logits are random while it is trained, and its number of rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logits = torch.randn(4, 2, 6, generator=torch.Generator().manual_seed(0))
+        self.n_rows = 0
+
+    def forward(self, input_ids, decoder_input_ids, **inputs):
+        self.n_rows = len(input_ids)
+        assert len(decoder_input_ids) == len(inputs["attention_mask"]) == self.n_rows
+        return SimpleNamespace(logits=self.logits[: self.n_rows])
+
+
+def test_two_readings_cost_their_mean_and_their_disagreement():
+    labels = torch.tensor([[5, 2], [2, IGNORED]])
+    batch = {"input_ids": torch.ones(2, 3, dtype=torch.long), "attention_mask": torch.ones(2, 3), "labels": labels}
+    model, plain = Noisy(), SequenceToSequence(start=1, padding=0)
+    loss = SequenceToSequence(start=1, padding=0, agreement=2.0).loss(model, batch)
+    assert model.n_rows == 4
+    first, second = (model.logits[rows].flatten(0, 1) for rows in (slice(0, 2), slice(2, 4)))
+    costs = [definition(logits, labels.flatten(), plain.smoothing) for logits in (first, second)]
+    expected = sum(costs) / 2 + 2.0 * agreement.definition(first, second, labels.flatten())
+    assert float(loss.total) == pytest.approx(float(expected), rel=1e-6)
+    assert (loss.n_predicted, loss.n_read) == (3, 6 + 3)  # each token is counted once
+    nats = SequenceToSequence(start=1, padding=0, agreement=2.0).loss(model.eval(), batch).nats
+    assert model.n_rows == 2
+    assert torch.equal(nats, plain.loss(model, batch).nats)
+
+
 def test_stated_labels_come_first():
     model = Echo(6)
     ids = torch.tensor([[3, 4, 5]])
@@ -154,6 +215,7 @@ def test_the_same_seed_masks_the_same_tokens():
         lambda: NextToken(smoothing=1.0),
         lambda: NextToken(smoothing=float("nan")),
         lambda: SequenceToSequence(start=1, padding=0, smoothing=-0.1),
+        lambda: SequenceToSequence(start=1, padding=0, agreement=-1),
         lambda: MaskedTokens(mask=2, vocabulary=30, share=0.0),
         lambda: MaskedTokens(mask=2, vocabulary=30, first_ordinary=30),
     ],

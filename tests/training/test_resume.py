@@ -17,7 +17,7 @@ import torch
 from headscope.errors import CheckpointError, ResourceError, UsageError
 from headscope.training import Budget, NextToken, Saving, SequenceBatches, train
 from headscope.training.training_folder import CHECKPOINT, METRICS
-from tests.training.tiny_tasks import PADDING, TASKS, marian_task, rows, same_weights, toy_recipe, toy_task
+from tests.training.tiny_tasks import PADDING, RECIPES, TASKS, marian_task, rows, same_weights, toy_recipe, toy_task
 
 STEPS = 24
 MARIAN_STEPS = 10
@@ -38,15 +38,15 @@ def killed(name: str, folder: Path, steps: int, kill: str) -> int:
     return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
 
 
-@pytest.mark.parametrize(("name", "steps"), [("toy", STEPS), ("marian", MARIAN_STEPS)])
+@pytest.mark.parametrize(("name", "steps"), [("toy", STEPS), ("marian", MARIAN_STEPS), ("agreeing", MARIAN_STEPS)])
 def test_a_killed_training_ends_the_same(tmp_path: Path, name: str, steps: int) -> None:
     lot = random.Random(steps)
     kills = [f"step:{lot.randrange(1, steps // 2)}", f"write:{lot.randrange(5, 20)}", f"step:{steps - 1}"]
     assert [killed(name, tmp_path / "killed", steps, kill) for kill in kills] == [-signal.SIGKILL] * 3
     task = TASKS[name]()
-    resumed = train(task, toy_recipe(steps), tmp_path / "killed")
+    resumed = train(task, RECIPES[name](steps), tmp_path / "killed")
     whole_task = TASKS[name]()
-    whole = train(whole_task, toy_recipe(steps), tmp_path / "whole")
+    whole = train(whole_task, RECIPES[name](steps), tmp_path / "whole")
     assert same_weights(task.model.state_dict(), whole_task.model.state_dict())
     assert same_weights(resumed.folder.checkpoint()[0], whole.folder.checkpoint()[0])  # the optimiser's state too
     assert resumed.folder.trajectory().keys() == whole.folder.trajectory().keys()

@@ -30,6 +30,7 @@ from tests.training.tiny_tasks import (
     PADDING,
     VOCABULARY,
     Toy,
+    low_precision_recipe,
     marian_task,
     rows,
     same_weights,
@@ -60,6 +61,17 @@ def test_a_training_learns_and_reports(tmp_path: Path):
     assert listener.steps[-1] == ("training", 150, 150)
     assert listener.remarks[-1].startswith("loss 2.")
     assert listener.remarks[-1].endswith(" tokens/s")
+
+
+def test_a_training_in_low_precision_learns(tmp_path: Path):
+    task, exact_task = toy_task(dropout=0.0), toy_task(dropout=0.0)
+    outcome = train(task, low_precision_recipe(150), tmp_path / "low")
+    exact = train(exact_task, toy_recipe(150), tmp_path / "exact")
+    assert {tensor.dtype for tensor in task.model.state_dict().values()} == {torch.float32}
+    assert not same_weights(task.model.state_dict(), exact_task.model.state_dict())
+    before, *_, after = outcome.metrics["validation_nats"].drop_nulls()
+    assert before == exact.metrics["validation_nats"].drop_nulls()[0]  # a validation rounds nothing
+    assert 1.2 < after < 2.9
 
 
 def test_what_is_read_is_counted(tmp_path: Path):

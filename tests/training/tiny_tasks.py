@@ -103,7 +103,19 @@ def marian_task(*, dropout: float = 0.1) -> Task:
     )
 
 
-TASKS = {"toy": toy_task, "marian": marian_task}
+def agreeing_task() -> Task:
+    """The task of `marian`, whose batches are read twice."""
+    task = marian_task()
+    return replace(task, objective=replace(task.objective, agreement=2.0))  # type: ignore[type-var]
+
+
+def low_precision_recipe(steps: int) -> Recipe:
+    recipe = toy_recipe(steps)
+    return replace(recipe, optimisation=replace(recipe.optimisation, precision="bfloat16"))
+
+
+TASKS = {"toy": toy_task, "marian": marian_task, "agreeing": agreeing_task}
+RECIPES = {"toy": toy_recipe, "marian": toy_recipe, "agreeing": low_precision_recipe}
 
 
 def same_weights(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> bool:
@@ -128,7 +140,7 @@ def train_and_die(name: str, folder: Path, steps: int, kills: str) -> None:
 
     if kind == "write":
         os.fsync = die_in_a_write  # type: ignore[assignment]
-    train(TASKS[name](), toy_recipe(steps), folder, Listener())
+    train(TASKS[name](), RECIPES[name](steps), folder, Listener())
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from headscope.errors import UsageError
 
 DECAYS = ("inverse-root", "cosine", "linear", "constant")
 CLOCKS = ("wall", "processor")
+PRECISIONS = ("float32", "bfloat16")
 Number = float | int
 
 
@@ -56,7 +57,8 @@ class Optimisation:
     """The numbers of AdamW, and what happens to gradients before it.
 
     A step reads `batches` batches, on one process or shared among several, so that their number changes no result
-    beyond rounding. Weight decay acts on matrices alone.
+    beyond rounding. Weight decay acts on matrices alone. With the precision `bfloat16` a training step multiplies
+    matrices of that type; weights, sums and validation stay float32.
     """
 
     rate: Rate = field(default_factory=Rate)
@@ -65,6 +67,7 @@ class Optimisation:
     weight_decay: Number = 0.01
     clip: Number | None = 1.0
     batches: int = 1
+    precision: str = "float32"
 
     def __post_init__(self) -> None:
         for beta in self.betas:
@@ -72,6 +75,7 @@ class Optimisation:
         check_range("epsilon", self.epsilon, above=0.0)
         check_range("weight_decay", self.weight_decay, least=0.0)
         check_range("batches per step", self.batches, least=1)
+        check_choice("precision", self.precision, PRECISIONS)
         if self.clip is not None:
             check_range("clip", self.clip, above=0.0)
 

@@ -107,10 +107,15 @@ class Stepper:
         for turn in turns:
             # Processes exchange their gradients once, in the last backward.
             with nullcontext() if turn == turns[-1] else accelerator.no_sync(self._network):
-                loss = self._loss(self._network, self._task.batches, places[turn], (_TRAINING, step, turn))
+                with self._training_precision():
+                    loss = self._loss(self._network, self._task.batches, places[turn], (_TRAINING, step, turn))
                 accelerator.backward(loss.total)
             tally += _tally(loss)
         return self.summed(tally)
+
+    def _training_precision(self) -> torch.autocast:
+        is_low = self._recipe.optimisation.precision == "bfloat16"
+        return torch.autocast(self._accelerator.device.type, torch.bfloat16, enabled=is_low)
 
     def _loss(self, network: nn.Module, source: BatchSource, place: Place, stream: tuple[int, ...]) -> Loss:
         batch = send_to_device(source.batch(place), self._accelerator.device)

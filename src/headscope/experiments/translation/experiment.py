@@ -125,11 +125,16 @@ def _method(params: Params, material: Material, main: Judged) -> str:
     return (
         f"{description(params)[0].upper()}{description(params)[1:]}; {main.n_parameters:,} parameters; "
         f"{material.tokenizer.get_vocab_size():,} byte-pair tokens for both languages. AdamW, cosine schedule after "
-        f"{params.warmup} steps of warm-up, label smoothing 0.1, dropout {params.dropout:g}; "
+        f"{params.warmup} steps of warm-up, label smoothing 0.1, dropout {params.dropout:g}, "
+        f"{_agreement(params)}{params.precision} products; "
         f"{counted(state.step, 'step')}, {state.tokens:,} tokens, {state.seconds / 60:.1f} minutes "
         f"({params.clock.value} clock); weights of the best validation (step {state.best_step}). Sentences are judged "
         "as sacrebleu does; intervals: bootstrap over groups of near-duplicates. Variants are decoded greedily."
     )
+
+
+def _agreement(params: Params) -> str:
+    return f"each batch read twice with a price of {params.agreement:g} on disagreement, " if params.agreement else ""
 
 
 def _stated(params: Params) -> dict[str, str | int | float | bool | None]:

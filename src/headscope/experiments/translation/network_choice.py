@@ -1,7 +1,6 @@
 """The network that the settings choose, with fresh weights."""
 
 import torch
-from torch import nn
 
 from headscope.corpora.byte_pair_tokenizer import BOS_ID, EOS_ID, PAD_ID
 from headscope.experiments.translation.settings import Network, Params
@@ -15,7 +14,7 @@ _TOKENS = {
 }
 
 
-def network_of(params: Params) -> nn.Module:
+def network_of(params: Params) -> Translator | RecurrentTranslator:
     """The network of the settings; torch's random generator is left as it was."""
     with torch.random.fork_rng([]):
         torch.manual_seed(params.seed)

@@ -55,6 +55,13 @@ class Initialisation(StrEnum):
     SPARSE = "sparse"
 
 
+class Precision(StrEnum):
+    """What the products of a training step are computed in; weights and validation are float32."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+
+
 class Clock(StrEnum):
     """What minutes of training are."""
 
@@ -90,6 +97,17 @@ class Params:
     vocabulary: int = field(default=7000, metadata={"help": "tokens that both languages share", "min": 260})
     longest: int = field(default=256, metadata={"help": "most tokens of a sentence", "min": 8})
     dropout: float = field(default=0.1, metadata={"help": "share of channels that are dropped in training"})
+    agreement: float = field(
+        default=0.0,
+        metadata={
+            "help": "above 0, each batch is read twice under other dropout, and predictions that differ cost so much "
+            "(R-Drop): better with little text and a long training"
+        },
+    )
+    precision: Precision = field(
+        default=Precision.FLOAT32,
+        metadata={"help": "of the products in training; bfloat16 is faster where the processor has it"},
+    )
     minutes: float = field(default=20.0, metadata={"help": "minutes of training, for each network"})
     clock: Clock = field(
         default=Clock.WALL, metadata={"help": "minutes of time, or of the processor where others use the machine too"}
@@ -115,7 +133,7 @@ class Params:
         """Refuse a text that does not exist, sizes that do not fit, and numbers that train nothing."""
         from headscope.corpora.parallel.pair_argument import check_pair_spelling, parse_pair_spelling
         from headscope.networks.choices import check_choices
-        from headscope.training.recipe import Budget, Rate
+        from headscope.training.recipe import Budget, Rate, check_range
 
         check_pair_spelling(self.pair)
         name, split = parse_pair_spelling(self.pair)
@@ -129,6 +147,7 @@ class Params:
                 raise UsageError(f"{setting.name} is at least {least}, got {number}")
         Budget(minutes=self.minutes, steps=self.steps)
         Rate(self.rate, self.warmup)
+        check_range("agreement", self.agreement, least=0.0)
         sizes = {"hidden_size": self.width, "dropout": self.dropout}
         check_choices(sizes)
         for heads in self._numbers_of_heads():

@@ -57,9 +57,11 @@ def trained(params: Params, material: Material, folder: Path, progress: Progress
 def task_of(params: Params, material: Material) -> Task:
     """The network, its objective and its data."""
     sizes = {"tokens": params.batch, "seed": params.seed}
+    network = network_of(params)
+    network.set_attn_implementation("eager")  # maps of a sentence are so small that storing them is the fastest way
     return Task(
-        network_of(params),
-        SequenceToSequence(start=BOS_ID, padding=PAD_ID, smoothing=SMOOTHING),
+        network,
+        SequenceToSequence(start=BOS_ID, padding=PAD_ID, smoothing=SMOOTHING, agreement=params.agreement),
         material.batches(material.train, **sizes),
         held_out=material.batches(material.valid, **sizes),
         companions=material.companions,
@@ -71,7 +73,9 @@ def recipe_of(params: Params) -> Recipe:
     return Recipe(
         Budget(minutes=params.minutes, steps=params.steps, clock=params.clock.value),
         seed=params.seed,
-        optimisation=Optimisation(rate=Rate(params.rate, params.warmup, decay="cosine")),
+        optimisation=Optimisation(
+            rate=Rate(params.rate, params.warmup, decay="cosine"), precision=params.precision.value
+        ),
         validation=Validation(every_steps=VALIDATED_EVERY),
         saving=Saving(checkpoint_seconds=CHECKPOINT_SECONDS),
     )

@@ -36,7 +36,9 @@ def cross_entropy(
     Properties:
         - loss and gradient are those of the definition  (tested: test_the_loss_is_that_of_the_definition)
         - ignored positions have no gradient  (tested: test_ignored_positions_have_no_gradient)
+        - logits of a lower precision are read as float32  (tested: test_the_loss_of_low_precision_logits)
     """
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     total, nats = _CrossEntropy.apply(logits, labels, smoothing)  # type: ignore[no-untyped-call]
     return total, nats
 
