@@ -1,5 +1,8 @@
 """Compare training steps of the encoder–decoder with torch's nn.Transformer and transformers' Marian of the same size.
 
+The network of headscope also takes its steps as `study translation` does: with stored maps, and with products in
+bfloat16.
+
     python -m benchmarks.training [--turns 7] [--steps 3] [--vocabulary 7000] [--batch 32] [--dropout 0.0]
 
 One process, one thread; the networks take turns, in another order each time, on the same padded batches. A step is
@@ -16,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 OURS, TORCH, MARIAN = "headscope", "nn.Transformer", "Marian"
+STORED, LOW = "headscope, stored maps", "headscope, stored maps, bfloat16"
 WIDTH, HEADS, LAYERS, WIDE = 256, 4, 3, 1024
 LENGTHS = (12, 36)  # of source and target, in tokens
 
@@ -35,9 +39,15 @@ def main() -> None:
     torch.manual_seed(0)
     batches = [batch_of(arguments.batch, arguments.vocabulary) for _ in range(arguments.steps)]
     tokens = sum(int(real.sum()) + int((labels != -100).sum()) for _, real, _, labels in batches)
+    makers = {
+        OURS: translator,
+        STORED: storing_translator,
+        LOW: storing_translator,
+        TORCH: torch_transformer,
+        MARIAN: marian,
+    }
     contenders = {
-        name: step_of(make(arguments.vocabulary, arguments.dropout))
-        for name, make in ((OURS, translator), (TORCH, torch_transformer), (MARIAN, marian))
+        name: step_of(make(arguments.vocabulary, arguments.dropout), low=name == LOW) for name, make in makers.items()
     }
     for step in contenders.values():  # the first step of a network allocates its gradients
         step(batches[0])
@@ -75,16 +85,17 @@ def batch_of(count: int, vocabulary: int) -> tuple[Any, Any, Any, Any]:
     return source.masked_fill(~real, 0), real.long(), read.masked_fill(~written, 0), target.masked_fill(~written, -100)
 
 
-def step_of(network: Any) -> Callable[[Any], None]:
-    """One step of training."""
+def step_of(network: Any, low: bool) -> Callable[[Any], None]:
+    """One step of training, with products in bfloat16 where `low` is set."""
     import torch
 
     optimiser = torch.optim.AdamW(network.parameters(), lr=1e-4)
 
     def step(batch: tuple[Any, Any, Any, Any]) -> None:
         source, real, read, labels = batch
-        answer = network(input_ids=source, attention_mask=real, decoder_input_ids=read)
-        logits = getattr(answer, "logits", answer)
+        with torch.autocast("cpu", torch.bfloat16, enabled=low):
+            answer = network(input_ids=source, attention_mask=real, decoder_input_ids=read)
+        logits = getattr(answer, "logits", answer).float()
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100)
         optimiser.zero_grad()
         loss.backward()
@@ -100,6 +111,13 @@ def translator(vocabulary: int, dropout: float) -> Any:
     sizes = {"hidden_size": WIDTH, "num_attention_heads": HEADS, "intermediate_size": WIDE}
     layers = {"encoder_layers": LAYERS, "decoder_layers": LAYERS, "norm_place": "post"}
     return Translator(TranslatorConfig(vocab_size=vocabulary, dropout=dropout, **sizes, **layers)).train()
+
+
+def storing_translator(vocabulary: int, dropout: float) -> Any:
+    """The network of headscope, which stores its maps."""
+    network = translator(vocabulary, dropout)
+    network.set_attn_implementation("eager")
+    return network
 
 
 def marian(vocabulary: int, dropout: float) -> Any:

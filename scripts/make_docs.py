@@ -7,6 +7,7 @@ verdicts and the index. Two of them begin as the pages beside this file.
 import dataclasses
 import importlib
 import inspect
+from enum import Enum
 from pathlib import Path
 from typing import Any, get_args
 
@@ -341,8 +342,13 @@ def _option_rows(member: Member) -> list[tuple[str, ...]]:
     ]
 
 
+def _literal(default: Any) -> str:
+    """A default as a user writes it: a member of an enum by its value."""
+    return repr(default.value if isinstance(default, Enum) else default)
+
+
 def _argument(field: "dataclasses.Field[Any]") -> str:
-    return f"*{field.name}" if field.metadata.get("positional") else f"{field.name}={field.default!r}"
+    return f"*{field.name}" if field.metadata.get("positional") else f"{field.name}={_literal(field.default)}"
 
 
 def mechanism_section(cls: Any) -> str:
@@ -371,7 +377,7 @@ def _summary(cls: Any) -> str:
 
 def _parameters(cls: Any) -> str:
     def parameter(field: Any) -> str:
-        return field.name if field.default is dataclasses.MISSING else f"{field.name} = {field.default!r}"
+        return field.name if field.default is dataclasses.MISSING else f"{field.name} = {_literal(field.default)}"
 
     return ", ".join(f"`{parameter(field)}`" for field in dataclasses.fields(cls) if field.init) or "none"
 

@@ -416,7 +416,11 @@ def _trained_run(
         result = experiment.train(params, folder, listener)
     finally:
         holder.release()
-    run = Run(result.spec, result.sites, {result.finding.lens: result.finding}, result.text, versions(), params.seed)
+    findings = {finding.lens: finding for finding in result.findings}
+    if result.model is not None and result.lenses:
+        asked = measure(result.model, lenses=result.lenses, seed=params.seed, progress=listener)
+        findings |= asked.findings
+    run = Run(result.spec, result.sites, findings, result.text, versions(), params.seed)
     listener.step(WRITING, 0, 1)
     report(run, out=folder)
     listener.step(WRITING, 1, 1)

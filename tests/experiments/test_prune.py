@@ -15,13 +15,13 @@ from headscope.cli import main
 from headscope.corpora import Text, text_of
 from headscope.errors import UsageError
 from headscope.experiments.prune.ablation import mean_outputs, outputs_when_off, single_heads, starts_late, switched_off
-from headscope.experiments.prune.curve import Point, Pruner, counts, original_nats, spared
+from headscope.experiments.prune.curve import Point, Pruner, WindowText, counts, original_nats, spared
 from headscope.experiments.prune.experiment import EXPERIMENT
 from headscope.experiments.prune.gradients import gradient_scores
 from headscope.experiments.prune.importance import Importance, importance, rank_correlation
 from headscope.experiments.prune.material import gather
 from headscope.experiments.prune.settings import Off, Params
-from headscope.experiments.swap.quality import paired_nats, window_nats
+from headscope.experiments.swap.quality import PairedNats, window_nats
 from headscope.experiments.text_sample import Tokens
 from headscope.model.model import Model
 from headscope.progress import silent
@@ -70,7 +70,8 @@ def test_the_head_that_carries_everything(tiny: Model, windows: Sequence[Tokens]
         edit.ablate(OTHERS)
         alone = measured(tiny, windows[:2])
         outputs = outputs_when_off(Off.ZERO, mean_outputs(tiny, windows[:1], silent))
-        pruner = Pruner(tiny, windows, alone.heads, outputs, original_nats(tiny, windows, silent), silent)
+        text = WindowText(windows)
+        pruner = Pruner(tiny, text, alone.heads, outputs, original_nats(tiny, text, silent), silent)
         curves = {name: pruner.curve(name, alone.order(name)) for name in alone.by_criterion}
         random = pruner.random(2, 0)
     orders = [torch.randperm(32, generator=generator).tolist() for generator in [torch.Generator().manual_seed(0)]
@@ -195,11 +196,10 @@ def test_rank_correlations(of_tiny: Importance) -> None:
 
 def points_of(*ratios: float, spread: float = 0.0) -> list[Point]:
     """A curve with these ratios at 1, 2, … heads; two windows that differ by `spread`."""
-    windows = [torch.zeros(11, dtype=torch.long)] * 2
+    original, tokens = torch.full((2,), 20.0), torch.full((2,), 10.0)
+    signs = torch.tensor([1.0, -1.0])
     return [
-        Point(
-            count, paired_nats([20 + 10 * (math.log(ratio) + sign * spread) for sign in (1, -1)], [20.0, 20.0], windows)
-        )
+        Point(count, PairedNats(original + 10 * (math.log(ratio) + signs * spread), original, tokens))
         for count, ratio in enumerate(ratios, 1)
     ]
 

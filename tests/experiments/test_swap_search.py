@@ -290,7 +290,7 @@ def test_logits_are_normalised_some_rows_at_a_time(tiny: Model, monkeypatch: pyt
         assert float(getattr(parts, name)) == pytest.approx(float(getattr(whole, name)), rel=1e-6)
     assert Perplexity().reading(tiny, tokens) == pytest.approx(reading, rel=1e-6)
     assert reading == pytest.approx(whole.original_nats.tolist(), rel=1e-5)
-    nats = quality.paired_nats([50.0], [40.0], [tokens])
+    nats = quality.PairedNats(torch.tensor([50.0]), torch.tensor([40.0]), quality.scored_tokens([tokens]))
     assert nats.ratio.mean == pytest.approx(torch.e ** (10 / 99))
 
 

@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,10 +15,14 @@ from polars.testing import assert_frame_equal
 import headscope as hs
 from headscope.cli import main
 from headscope.core import Run
+from headscope.corpora.parallel.pairs import Pair
 from headscope.errors import UsageError
 from headscope.experiments.translation.experiment import EXPERIMENT
+from headscope.experiments.translation.head_pruning import head_pruning
 from headscope.experiments.translation.judged_translations import judged_translations, searches
-from headscope.experiments.translation.pair_material import drawn_part, gather
+from headscope.experiments.translation.pair_material import Material, drawn_part, gather
+from headscope.experiments.translation.pair_structure import pair_structure
+from headscope.experiments.translation.pair_text import PairText
 from headscope.experiments.translation.sentence_maps import sentence_maps
 from headscope.experiments.translation.settings import Network, Params, Score
 from headscope.experiments.translation.training_job import trained
@@ -58,7 +63,7 @@ def test_a_planted_language_is_learnt(study: Run) -> None:
 def test_the_study_holds_what_its_prose_names(study: Run) -> None:
     finding = study["translation"]
     columns = {column for names in finding.about.columns for column in names.split(", ")}
-    endings = ("_low", "_high", "_change", "_change_low", "_change_high", "")
+    endings = ("_low", "_high", "_change", "_change_low", "_change_high", "_least", "_most", "_next", "")
     documented = {f"{column}{ending}" for column in columns for ending in endings}
     for name, table in finding.tables.items():
         assert table.height, name
@@ -148,6 +153,73 @@ def test_maps_of_sentences_are_those_of_the_network(study: Run, folder: Path) ->
     with torch.no_grad():
         answer = model.hf(input_ids=ids[:1], decoder_input_ids=read, output_attentions=True)
     torch.testing.assert_close(answer.cross_attentions[0][0], cross, atol=1e-5, rtol=0)
+
+
+def pair_text(material: Material, count: int = 7) -> PairText:
+    pairs = material.judged.pairs[:count]
+    sides = [[material.tokenizer.encode(side).ids for side in column] for column in zip(*pairs_of(pairs), strict=True)]
+    return PairText(*sides, groups=[0, 0, *range(1, count - 1)])
+
+
+def pairs_of(pairs: Sequence[Pair]) -> list[tuple[str, str]]:
+    return [(pair.source, pair.target) for pair in pairs]
+
+
+@pytest.fixture(scope="module")
+def material(pairs: Path) -> Material:
+    return gather(Params(pair=str(pairs), **SETTINGS), silent)
+
+
+def test_the_nats_of_pairs_are_those_of_single_pairs(study: Run, folder: Path, material: Material) -> None:
+    model, text = hs.open(folder / "training/best"), pair_text(material)
+    expected = []
+    for source, target in zip(text.sources, text.targets, strict=True):
+        with torch.no_grad():
+            logits = model.hf(
+                input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([[1, *target[:-1]]])
+            ).logits
+        log_p = torch.log_softmax(logits[0].double(), -1)
+        expected.append(-float(log_p[torch.arange(len(target)), torch.tensor(target)].sum()))
+    grouped = torch.tensor([expected[0] + expected[1], *expected[2:]], dtype=torch.float64)
+    torch.testing.assert_close(text.nats(model), grouped, rtol=1e-4, atol=1e-5)
+    assert text.tokens.sum() == sum(map(len, text.targets))
+    assert float(text.tokens[0]) == len(text.targets[0]) + len(text.targets[1])
+
+
+def test_a_dead_head_of_a_translator(study: Run, folder: Path, material: Material) -> None:
+    model = hs.open(folder / "training/best")
+    with model.edit() as edit:
+        edit.ablate("dec.L0.cross.H1")
+        pruning = head_pruning(model, material, 0, silent)
+    by_head = {
+        (site.label, head): estimate for (site, head), estimate in zip(pruning.heads, pruning.importance, strict=True)
+    }
+    dead = by_head.pop(("dec.L0.cross", 1))
+    assert abs(dead.mean) < 1e-7
+    assert max(estimate.mean for estimate in by_head.values()) > 0.1
+
+
+def test_pruning_curves_of_a_translator(study: Run) -> None:
+    curve = study["translation"].tables["pruning"]
+    by_importance, random = (curve.filter(order=order) for order in ("importance", "random"))
+    assert by_importance["off"].to_list() == random["off"].to_list()
+    assert by_importance["off"][-1] == 12  # all heads
+    assert by_importance["ratio"][-1] == pytest.approx(random["ratio"][-1], rel=1e-9)
+    assert random["ratio_least"][-1] == pytest.approx(random["ratio_most"][-1], rel=1e-9)
+    assert by_importance["ratio"][-1] > 2.0
+    assert by_importance["ratio"][0] <= random["ratio_most"][0]
+
+
+def test_the_structure_of_pairs_reads_both_sides(study: Run, folder: Path, material: Material) -> None:
+    assert {"structure", "spectra", "alignment"} < set(study.findings)
+    families = study["structure"].tables["families"]
+    assert {(row["stack"], row["kind"]) for row in families.iter_rows(named=True)} == {("enc", "self"), ("dec", "self")}
+    model = hs.open(folder / "training/best")
+    short, long = len(model.tokenizer("a b")["input_ids"]), len(model.tokenizer("A B C D E")["input_ids"])
+    first = replace(material.judged, pairs=(Pair("a b", "B A"),), groups=(0,))
+    finding = pair_structure(model, replace(material, judged=first), ["A B C D E"], silent)
+    # All tokens of the source; of the translation the first one sees itself alone, which leaves nothing to measure.
+    assert f"on {short} to {long - 1} rows of each of 1 windows" in finding.method
 
 
 def test_drawn_pairs_are_some_of_the_split(pairs: Path) -> None:

@@ -106,12 +106,17 @@ class Experiment(ABC, Generic[P]):
 
 @dataclass(frozen=True)
 class Made:
-    """What an experiment made: its model as plain data, what was found about it, and on which text."""
+    """What an experiment made: its model as plain data, what was measured, and on which text.
+
+    `lenses` are asked about `model` too, and have sections in the same report.
+    """
 
     spec: ModelSpec
     sites: tuple[Site, ...]
-    finding: Finding
+    findings: tuple[Finding, ...]
     text: TextSpec
+    model: Model | None = None
+    lenses: tuple[str, ...] = ()
 
 
 class TrainingExperiment(Experiment[P]):

@@ -5,18 +5,21 @@ A curve is an order of the heads. Random orders are the null: what as many heads
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from headscope.core import Site
 from headscope.experiments.prune.ablation import Outputs, switched_off
 from headscope.experiments.prune.importance import Head
-from headscope.experiments.swap.quality import PairedNats, paired_nats, window_nats
+from headscope.experiments.swap.quality import PairedNats, scored_tokens, window_nats
 from headscope.experiments.text_sample import Tokens
 from headscope.model.model import Model
 from headscope.progress import Step
 
-ORIGINAL_TASK = "reading the test text with all heads, window"
+ORIGINAL_TASK = "reading the test text with all heads"
 # The shares of the heads that are off, finer where the first losses are.
 SHARES = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.75, 1.0)
 RANDOM = "random"
@@ -34,15 +37,45 @@ class Point:
 Curves = Mapping[str, Sequence[Point]]
 
 
+@runtime_checkable
+class ScoredText(Protocol):
+    """A text in parts that are independent of each other, each with a number of predicted tokens."""
+
+    @property
+    def tokens(self) -> Float[Tensor, " parts"]:
+        """How many tokens of each part are predicted."""
+        ...
+
+    def nats(self, model: Model) -> Float[Tensor, " parts"]:
+        """The nats of the predicted tokens of each part."""
+        ...
+
+
+@dataclass(frozen=True)
+class WindowText:
+    """Windows of a text, each token of which but the first is predicted from those before it."""
+
+    windows: Sequence[Tokens]
+
+    @property
+    def tokens(self) -> Float[Tensor, " windows"]:
+        """How many tokens of each window are predicted."""
+        return scored_tokens(self.windows)
+
+    def nats(self, model: Model) -> Float[Tensor, " windows"]:
+        """The nats of each window."""
+        return torch.tensor([window_nats(model, tokens) for tokens in self.windows], dtype=torch.float64)
+
+
 @dataclass(frozen=True)
 class Pruner:
-    """Measures orders of heads on the same windows."""
+    """Measures orders of heads on the same text."""
 
     model: Model
-    windows: Sequence[Tokens]
+    text: ScoredText
     heads: Sequence[Head]
     outputs: Outputs
-    original: Sequence[float]
+    original: Float[Tensor, " parts"]
     step: Step
 
     def curve(self, name: str, order: Sequence[int]) -> list[Point]:
@@ -55,7 +88,7 @@ class Pruner:
         return points
 
     def random(self, draws: int, seed: int) -> list[Point]:
-        """The same for random orders: window by window the mean of their nats, and each order alone."""
+        """The same for random orders: part by part the mean of their nats, and each order alone."""
         generator = torch.Generator().manual_seed(seed)
         orders = [torch.randperm(len(self.heads), generator=generator).tolist() for _ in range(draws)]
         curves = [self.curve(random_name(draw, draws), order) for draw, order in enumerate(orders)]
@@ -63,8 +96,7 @@ class Pruner:
 
     def _mean_of(self, points: Sequence[Point]) -> Point:
         nats = torch.stack([point.quality.nats for point in points]).mean(0)
-        mean = paired_nats(nats.tolist(), self.original, self.windows)
-        return Point(points[0].count, mean, tuple(point.quality for point in points))
+        return Point(points[0].count, self._paired(nats), tuple(point.quality for point in points))
 
     def _quality(self, numbers: Sequence[int]) -> PairedNats:
         heads_by_site: dict[Site, list[int]] = {}
@@ -72,17 +104,17 @@ class Pruner:
             site, head = self.heads[number]
             heads_by_site.setdefault(site, []).append(head)
         with switched_off(self.model, heads_by_site, self.outputs):
-            nats = [window_nats(self.model, tokens) for tokens in self.windows]
-        return paired_nats(nats, self.original, self.windows)
+            return self._paired(self.text.nats(self.model))
+
+    def _paired(self, nats: Float[Tensor, " parts"]) -> PairedNats:
+        return PairedNats(nats, self.original, self.text.tokens)
 
 
-def original_nats(model: Model, windows: Sequence[Tokens], step: Step) -> list[float]:
-    """The nats of each window with all heads on."""
-    nats = []
-    for index, tokens in enumerate(windows):
-        step(ORIGINAL_TASK, index, len(windows))
-        nats.append(window_nats(model, tokens))
-    step(ORIGINAL_TASK, len(windows), len(windows))
+def original_nats(model: Model, text: ScoredText, step: Step) -> Float[Tensor, " parts"]:
+    """The nats of each part with all heads on."""
+    step(ORIGINAL_TASK, 0, 1)
+    nats = text.nats(model)
+    step(ORIGINAL_TASK, 1, 1)
     return nats
 
 

@@ -7,7 +7,7 @@ from headscope.corpora import text_of
 from headscope.errors import UsageError
 from headscope.experiments.experiment import Display, Experiment
 from headscope.experiments.prune import ablation, curve, gradients
-from headscope.experiments.prune.curve import Curves, Pruner
+from headscope.experiments.prune.curve import Curves, Pruner, WindowText
 from headscope.experiments.prune.figures import figures
 from headscope.experiments.prune.importance import Importance, importance
 from headscope.experiments.prune.material import FITTED, Material, gather
@@ -107,8 +107,9 @@ def _curves(
     params: Params,
     progress: Step,
 ) -> Curves:
-    original = curve.original_nats(model, material.test, progress)
-    pruner = Pruner(model, material.test, by_head.heads, outputs, original, progress)
+    text = WindowText(material.test)
+    original = curve.original_nats(model, text, progress)
+    pruner = Pruner(model, text, by_head.heads, outputs, original, progress)
     by_criterion = {criterion: pruner.curve(criterion, by_head.order(criterion)) for criterion in CRITERIA}
     return {**by_criterion, curve.RANDOM: pruner.random(params.draws, params.seed)}
 

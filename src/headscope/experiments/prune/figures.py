@@ -16,10 +16,14 @@ _WORDS = {Off.ZERO: "gives zero", Off.MEAN: "gives its mean"}
 
 def figures(tables: Mapping[str, pl.DataFrame], sites: Sequence[Site], off: Off) -> tuple[Figure, ...]:
     """Everything that is drawn, the curve first."""
-    return (_curve(tables["curve"], off), *(_importance(tables["heads"], sites, way) for way in Off))
+    return (
+        perplexity_curve(tables["curve"], _WORDS[off], "windows"),
+        *(_importance(tables["heads"], sites, way) for way in Off),
+    )
 
 
-def _curve(curve: pl.DataFrame, off: Off) -> Curves:
+def perplexity_curve(curve: pl.DataFrame, gives: str, parts: str) -> Curves:
+    """The perplexity ratio of every order against the share of heads that are off, with intervals over parts."""
     orders = curve["order"].unique(maintain_order=True).to_list()
     shares = np.array([0.0, 1.0])
     series = [_series(curve.filter(pl.col("order") == order), order) for order in orders]
@@ -27,7 +31,7 @@ def _curve(curve: pl.DataFrame, off: Off) -> Curves:
         name="curve",
         title="Perplexity with heads switched off",
         caption="Heads are switched off in the order of their importance, the least important first: each "
-        f"{_WORDS[off]}. Perplexity over the original's on the split test, with its 95 % interval over windows; of "
+        f"{gives}. Perplexity over the original's on the split test, with its 95 % interval over {parts}; of "
         "random orders the mean, and the band from the least to the most.",
         x_axis="share of heads that are off",
         y_axis="perplexity ratio",

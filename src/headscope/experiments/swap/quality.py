@@ -62,13 +62,7 @@ def window_nats(model: Model, tokens: Tokens) -> float:
     return nats
 
 
-def paired_nats(nats: Sequence[float], original_nats: Sequence[float], windows: Sequence[Tokens]) -> PairedNats:
-    """Nats of these windows, in the same order."""
-    changed, without = (torch.tensor(list(values), dtype=torch.float64) for values in (nats, original_nats))
-    return PairedNats(changed, without, _scored(windows))
-
-
-def _scored(windows: Sequence[Tokens]) -> Float[Tensor, " windows"]:
+def scored_tokens(windows: Sequence[Tokens]) -> Float[Tensor, " windows"]:
     """The number of tokens of each window that are predicted."""
     return torch.tensor([len(tokens) - 1 for tokens in windows], dtype=torch.float64)
 
@@ -77,7 +71,7 @@ def quality(model: Model, plan: Plan, windows: Sequence[Tokens]) -> Quality:
     """Perplexity, KL and agreement of a plan on some windows."""
     rows = [_compared(model, plan, tokens) for tokens in windows]
     nats, original_nats, kl, agreeing = torch.tensor(rows, dtype=torch.float64).T
-    return Quality(nats, original_nats, _scored(windows), kl, agreeing)
+    return Quality(nats, original_nats, scored_tokens(windows), kl, agreeing)
 
 
 def embedding_cosines(

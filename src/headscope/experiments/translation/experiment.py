@@ -8,16 +8,26 @@ import polars as pl
 from headscope.core import Finding, TextSpec
 from headscope.core.numbers import counted
 from headscope.experiments.experiment import Display, Made, Passage, TrainingExperiment, short_table
+from headscope.experiments.prune.curve import ORIGINAL_TASK, random_name
+from headscope.experiments.prune.curve import task_of as order_task
+from headscope.experiments.prune.tables import spared_table
 from headscope.experiments.translation.figures import figures
+from headscope.experiments.translation.head_pruning import DRAWS, IMPORTANCE, head_pruning
+from headscope.experiments.translation.head_pruning import TASK as ALONE_TASK
 from headscope.experiments.translation.judged_translations import BEAM, GREEDY, task_of
 from headscope.experiments.translation.judgement import Judged, judged
 from headscope.experiments.translation.made_model import MadeModel, made_model
 from headscope.experiments.translation.pair_material import Material, gather
+from headscope.experiments.translation.pair_structure import TASK as STRUCTURE_TASK
+from headscope.experiments.translation.pair_structure import pair_structure
 from headscope.experiments.translation.sentence_maps import SentenceMaps, drawn_sentences, sentence_maps
 from headscope.experiments.translation.sentences import headlines
 from headscope.experiments.translation.settings import COMMAND, Params
 from headscope.experiments.translation.tables import (
+    head_quantities,
+    heads_table,
     losses_table,
+    pruning_table,
     scores_table,
     sizes_table,
     translations_table,
@@ -25,9 +35,10 @@ from headscope.experiments.translation.tables import (
 )
 from headscope.experiments.translation.training_job import trained
 from headscope.experiments.translation.variants import MAIN, description, folder_name, variants_of
-from headscope.progress import Progress, Stage, announce
+from headscope.progress import Progress, Stage, Step, announce
 from headscope.training.trainer import TRAINING
 
+WEIGHT_LENSES = ("spectra", "alignment")  # whose sections the report of a study has, besides the pairs' own
 _SHOWN = 4  # translations on a terminal
 _SECONDS_BY_PAIR = {GREEDY: 0.02, BEAM: 0.06}  # of a core, for the time left at first
 
@@ -51,22 +62,28 @@ class Translation(TrainingExperiment[Params]):
         self.check(params)
         material = gather(params, progress.step)
         networks = variants_of(params)
-        announce(progress, [stage for name in networks for stage in _stages(name, params, material)])
+        stages = [stage for name in networks for stage in _stages(name, params, material)]
+        announce(progress, [*stages, *_later_stages()])
         results = {name: _judged(name, settings, material, folder, progress) for name, settings in networks.items()}
         main = results[MAIN]
         model = made_model(main.trained)
-        maps = _maps(model, main, material, params)
-        tables = _tables(results, material, params.seed)
+        tables = _tables(results, material, params.seed) | _heads(model, material, params.seed, progress.step)
         finding = Finding(
             self.name,
             self.about,
             tables=tables,
-            figures=figures(tables, maps),
+            figures=figures(tables, model.sites, _maps(model, main, material, params)),
             headlines=headlines(tables),
+            quantities=head_quantities() if "heads" in tables else (),
             method=_method(params, material, main),
             params=_stated(params),
         )
-        return Made(model.spec, model.sites, finding, _text_spec(material, params))
+        text = _text_spec(material, params)
+        if model.model is None:
+            return Made(model.spec, model.sites, (finding,), text)
+        structure = pair_structure(model.model, material, main.translations[BEAM].hypotheses, progress.step)
+        findings = (finding,) if structure is None else (finding, structure)
+        return Made(model.spec, model.sites, findings, text, model.model, WEIGHT_LENSES)
 
     def show(self, finding: Finding) -> Display:
         """The scores, or the variants where there are some; and some translations."""
@@ -95,9 +112,27 @@ def _stages(variant: str, params: Params, material: Material) -> list[Stage]:
     ]
 
 
+def _later_stages() -> list[Stage]:
+    """What follows once the networks are judged; the time is that of a small network."""
+    orders = (IMPORTANCE, *(random_name(draw, DRAWS) for draw in range(DRAWS)))
+    return [
+        *(Stage(task, 10.0) for task in (ALONE_TASK, ORIGINAL_TASK, *map(order_task, orders))),
+        Stage(STRUCTURE_TASK, 10.0),
+    ]
+
+
 def _judged(name: str, params: Params, material: Material, folder: Path, progress: Progress) -> Judged:
     network = trained(params, material, folder / folder_name(name), progress)
     return judged(name, params, network, material, progress.step)
+
+
+def _heads(model: MadeModel, material: Material, seed: int, step: Step) -> dict[str, pl.DataFrame]:
+    """What each head is worth; nothing where no head attends."""
+    if model.model is None:
+        return {}
+    pruning = head_pruning(model.model, material, seed, step)
+    spared = spared_table(pruning.curves, len(pruning.heads))
+    return {"heads": heads_table(pruning), "pruning": pruning_table(pruning), "spared": spared}
 
 
 def _maps(model: MadeModel, main: Judged, material: Material, params: Params) -> list[SentenceMaps]:

@@ -6,19 +6,27 @@ import numpy as np
 import polars as pl
 
 from headscope.core import Curves, Figure, HeatMap, Series, Site
+from headscope.experiments.prune.figures import perplexity_curve
+from headscope.experiments.translation.head_pruning import IMPORTANCE
 from headscope.experiments.translation.judged_translations import COPY
 from headscope.experiments.translation.sentence_maps import SentenceMaps, last_sites
 from headscope.experiments.translation.translation_scores import ALL
 from headscope.experiments.translation.variants import MAIN
+from headscope.lenses.shared.plots import head_map
 
 _SIDES = {("enc", "self"): "encoder", ("dec", "self"): "decoder", ("dec", "cross"): "cross-attention"}
 
 
-def figures(tables: Mapping[str, pl.DataFrame], maps: Sequence[SentenceMaps]) -> tuple[Figure, ...]:
-    """Scores by distance, losses, and the maps of every drawn sentence."""
+def figures(
+    tables: Mapping[str, pl.DataFrame], sites: Sequence[Site], maps: Sequence[SentenceMaps]
+) -> tuple[Figure, ...]:
+    """Scores by distance, losses, what heads are worth, and the maps of every drawn sentence."""
     pictures: list[Figure] = [_by_distance(tables["scores"], tables["translations"]), _losses(tables["losses"])]
     if tables["losses"]["variant"].n_unique() > 1:
         pictures.append(_variant_losses(tables["losses"]))
+    if "pruning" in tables:
+        pictures.append(perplexity_curve(tables["pruning"], "gives zero", "groups of near-duplicates"))
+        pictures.append(_importance(tables["heads"], sites))
     return (*pictures, *(picture for number, sentence in enumerate(maps, 1) for picture in _maps(number, sentence)))
 
 
@@ -73,6 +81,18 @@ def _variant_losses(losses: pl.DataFrame) -> Curves:
             Series(str(variant), _numbers(course, "seconds"), _numbers(course, "validation_nats"))
             for (variant,), course in rows.group_by("variant", maintain_order=True)
         ),
+    )
+
+
+def _importance(heads: pl.DataFrame, sites: Sequence[Site]) -> HeatMap:
+    values = iter(heads[IMPORTANCE].to_list())
+    return head_map(
+        {site: [next(values) for _ in range(site.n_heads)] for site in sites},
+        name=IMPORTANCE,
+        title="What each head is worth",
+        caption="By how much the loss on pairs of the split valid rises when this head alone gives zero.",
+        unit="nats per token",
+        reference=0.0,
     )
 
 

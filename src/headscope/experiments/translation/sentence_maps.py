@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headscope.core import Site
+from headscope.experiments.text_sample import Tokens
 from headscope.experiments.translation.pair_material import Material
 from headscope.model.model import Model
 from headscope.model.token_maps import spelled_ids
@@ -43,9 +44,7 @@ def sentence_maps(model: Model, source: str, translation: str) -> SentenceMaps:
     Properties:
         - rows of a map sum to 1  (tested: test_maps_of_sentences_are_those_of_the_network)
     """
-    tokenizer: Any = model.tokenizer
-    ids, written = (torch.tensor(tokenizer(text)["input_ids"]) for text in (source, translation))
-    read = torch.cat([torch.tensor([model.hf.config.decoder_start_token_id]), written[:-1]])
+    ids, read = pair_ids(model, source, translation)
     model.hf.eval()
     with model.session() as session, torch.no_grad():
         capture = session.capture("pattern")
@@ -53,6 +52,13 @@ def sentence_maps(model: Model, source: str, translation: str) -> SentenceMaps:
         patterns: dict[Site, Any] = capture.take()["pattern"]
     maps = {site: pattern[0] for site, pattern in patterns.items()}
     return SentenceMaps(spelled_ids(model, ids.tolist()), spelled_ids(model, read.tolist()), maps)
+
+
+def pair_ids(model: Model, source: str, translation: str) -> tuple[Tokens, Tokens]:
+    """What the encoder reads, and what the decoder reads while it writes the translation."""
+    tokenizer: Any = model.tokenizer
+    ids, written = (torch.tensor(tokenizer(text)["input_ids"]) for text in (source, translation))
+    return ids, torch.cat([torch.tensor([model.hf.config.decoder_start_token_id]), written[:-1]])
 
 
 def last_sites(sites: Sequence[Site]) -> list[Site]:

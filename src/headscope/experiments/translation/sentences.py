@@ -8,9 +8,13 @@ import polars as pl
 
 from headscope.core import Headline
 from headscope.corpora.parallel.nearest_sentences import BANDS
+from headscope.experiments.prune.settings import BUDGETS
+from headscope.experiments.translation.head_pruning import IMPORTANCE
 from headscope.experiments.translation.judged_translations import BEAM, COPY, GREEDY
 from headscope.experiments.translation.translation_scores import ALL
 from headscope.experiments.translation.variants import MAIN
+from headscope.lenses.shared.effects import share_effect
+from headscope.lenses.shared.plots import label_of
 
 _BEST = 100.0  # of BLEU and chrF
 
@@ -23,6 +27,8 @@ def headlines(tables: Mapping[str, pl.DataFrame]) -> tuple[Headline, ...]:
         statements.append(_far(scores))
     if tables["variants"].height > 1:
         statements.append(_variants(tables["variants"]))
+    if "spared" in tables:
+        statements.append(_spared(tables["spared"], tables["heads"], tables["pruning"]))
     return tuple(statements)
 
 
@@ -71,6 +77,25 @@ def _variants(variants: pl.DataFrame) -> Headline:
         value=f"{best['BLEU']:.1f}",
         null=f"main {main['BLEU']:.1f}",
         figure="variant_losses",
+    )
+
+
+def _spared(spared: pl.DataFrame, heads: pl.DataFrame, pruning: pl.DataFrame) -> Headline:
+    row = spared.filter(budget=BUDGETS[-1], by="estimate").row(0, named=True)
+    surely = spared.filter(budget=BUDGETS[-1], by="upper end")["spared"].item()
+    first = heads.sort(IMPORTANCE, descending=True).row(0, named=True)
+    budget, count = f"{100 * BUDGETS[-1]:g} %", f"{row['spared']} of {row['heads']} heads"
+    return Headline(
+        f"{count} can give zero together within {budget} of the perplexity on {pruning['groups'][0]} groups of test "
+        f"pairs, {surely} by the upper end of the 95 % interval; at random {row['random']}. The most important head is "
+        f"{label_of(first)}: without it a token costs {first[IMPORTANCE]:.3f} [{first['low']:.3f}, "
+        f"{first['high']:.3f}] nats more.",
+        f"{count} can go within {budget} of the perplexity, at random {row['random']}.",
+        share_effect(row["spared"] / row["heads"], row["random"] / row["heads"]),
+        answer=f"heads that can go within {budget}",
+        value=f"{row['spared']} of {row['heads']}",
+        null=f"{row['random']} at random",
+        figure="curve",
     )
 
 

@@ -20,7 +20,7 @@ COMMAND = Command(
         "headscope study translation --pair pairs.tsv --network lstm --score bahdanau --vocabulary 4000",
         "headscope study translation --variants --minutes 20 --out out/variants",
     ),
-    tables=("scores", "losses", "translations", "sizes", "variants"),
+    tables=("scores", "losses", "translations", "sizes", "variants", "heads", "pruning", "spared"),
     default_out="headscope-translation",
     makes_model=True,
 )

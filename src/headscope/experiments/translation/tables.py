@@ -1,15 +1,19 @@
-"""The tables of a translation study: scores, losses, translations, sizes, variants."""
+"""The tables of a translation study: scores, losses, translations, sizes, variants, heads, pruning."""
 
 from collections.abc import Mapping
 
 import polars as pl
 
+from headscope.core import HeadQuantity
 from headscope.corpora.parallel.nearest_sentences import band_of
+from headscope.experiments.prune.tables import curve_table
+from headscope.experiments.translation.head_pruning import IMPORTANCE, HeadPruning
 from headscope.experiments.translation.judged_translations import BEAM, COPY, GREEDY, material_translations
 from headscope.experiments.translation.judgement import Judged
 from headscope.experiments.translation.pair_material import Material
 from headscope.experiments.translation.translation_scores import METRICS, score_difference, score_table
 from headscope.experiments.translation.variants import MAIN, description
+from headscope.lenses.shared.plots import place
 
 LOSSES = ("step", "epoch", "tokens", "seconds", "rate", "loss", "nats", "validation_nats", "tokens_per_second")
 _FLOAT, _WORD, _COUNT = pl.Float64, pl.String, pl.Int64
@@ -91,6 +95,31 @@ def variants_table(judged_by_variant: Mapping[str, Judged], seed: int) -> pl.Dat
     return pl.DataFrame(
         [_variant_row(variant, judged, main, seed) for variant, judged in judged_by_variant.items()], schema=VARIANTS
     )
+
+
+def heads_table(pruning: HeadPruning) -> pl.DataFrame:
+    """A row per head: what the loss rises by without it."""
+    rows = [
+        {**place(site, head), IMPORTANCE: estimate.mean, "low": estimate.low, "high": estimate.high}
+        for (site, head), estimate in zip(pruning.heads, pruning.importance, strict=True)
+    ]
+    schema = {"stack": _WORD, "kind": _WORD, "layer": _COUNT, "head": _COUNT}
+    return pl.DataFrame(rows, schema={**schema, **dict.fromkeys((IMPORTANCE, "low", "high"), _FLOAT)})
+
+
+def pruning_table(pruning: HeadPruning) -> pl.DataFrame:
+    """A row for each order and number of heads that are off."""
+    return curve_table(pruning.curves, len(pruning.heads)).rename({"windows": "groups"})
+
+
+def head_quantities() -> tuple[HeadQuantity, ...]:
+    """What a grid of heads can show."""
+    return (
+        HeadQuantity(
+            key=IMPORTANCE, label="rise of the loss without this head", table="heads", column=IMPORTANCE, unit="nats",
+            highest="most important", lowest="least important",
+        ),
+    )  # fmt: skip
 
 
 def _variant_row(variant: str, judged: Judged, main: Judged, seed: int) -> dict[str, object]:
