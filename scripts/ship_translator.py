@@ -4,8 +4,8 @@
 
 FOLDER is that of `headscope study translation`. TARGET is by default the folder of `tiny-translate`, made with
 
-    headscope study translation --pair en-it --width 192 --vocabulary 5000 --batch 1600 --rate 0.0015 --minutes 25 \
-        --clock processor --out FOLDER
+    headscope study translation --pair en-it --width 192 --vocabulary 5000 --dropout 0.15 --precision bfloat16 \
+        --batch 1600 --rate 0.0015 --warmup 800 --minutes 30 --clock processor --out FOLDER
 """
 
 import json
@@ -22,6 +22,7 @@ import torch
 import headscope as hs
 from headscope.core import Finding
 from headscope.errors import NumericsError
+from headscope.experiments.translation.translation_scores import Translations, score_table
 
 MODELS = Path(__file__).parents[1] / "src" / "headscope" / "model" / "sources" / "embedded"
 TARGET = MODELS / "tiny-translate"
@@ -51,14 +52,16 @@ folder.
 
 {method}
 
-## Measured, before rounding
+## Measured
 
 | system | overlap with the nearest training sentence | metric | value | 95 % interval |
 |---|---|---|---|---|
 {rows}
 
-{signatures}. `copy` is the translation of the nearest training sentence.
+{signatures}. `copy` is the translation of the nearest training sentence; `{shipped}` are the weights
+in this folder, the rows above it those before rounding.
 """
+SHIPPED = "beam, float16"
 
 
 def ship(folder: Path, target: Path) -> int:
@@ -71,7 +74,8 @@ def ship(folder: Path, target: Path) -> int:
     (target / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     weights = safetensors.torch.load_file(model / "model.safetensors")
     safetensors.torch.save_file(halved(weights), target / "model.safetensors", {"format": "pt"})
-    (target / "README.md").write_text(card(target.name, finding), encoding="utf-8")
+    scores = [*finding.tables["scores"].iter_rows(named=True), *scores_of(target, finding)]
+    (target / "README.md").write_text(card(target.name, finding, scores), encoding="utf-8")
     return sum(file.stat().st_size for file in target.iterdir())
 
 
@@ -84,16 +88,25 @@ def halved(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return rounded
 
 
-def card(name: str, finding: Finding) -> str:
+def scores_of(target: Path, finding: Finding) -> list[dict[str, Any]]:
+    """The scores of the shipped model with beam search, on the pairs of the study."""
+    pairs = finding.tables["translations"]
+    hypotheses = [answer.text for answer in hs.translate(target, pairs["source"].to_list())]
+    columns = (pairs[name].to_list() for name in ("reference", "group", "band"))
+    rows = score_table(Translations(hypotheses, *columns)).iter_rows(named=True)
+    return [{"system": SHIPPED, **row} for row in rows]
+
+
+def card(name: str, finding: Finding, scores: list[dict[str, Any]]) -> str:
     """What the model is, and how well it translates."""
     sizes = dict(finding.tables["sizes"].iter_rows())
-    scores = list(finding.tables["scores"].iter_rows(named=True))
     return CARD.format(
         name=name,
         network=finding.tables["variants"]["network"][0],
         **{part: f"{sizes[f'{part} pairs']:,}" for part in ("train", "valid", "judged")},
         method=textwrap.fill(finding.method, 110),
         rows="\n".join(map(_row, scores)),
+        shipped=SHIPPED,
         signatures="; ".join(dict.fromkeys(f"{score['metric']} `{score['signature']}`" for score in scores)),
     )
 

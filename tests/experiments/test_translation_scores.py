@@ -57,6 +57,19 @@ def test_the_difference_of_equal_translations(metric):
     assert score_difference(worse, better, metric, draws=50) == pytest.approx((-value, -high, -low))
 
 
+def test_intervals_stay_on_the_scale():
+    """With a few groups the ends of the bootstrap leave the scale of 0 to 100."""
+    good, poor = (
+        ("the cat sat on a mat and saw us", "the cat sat on a mat and saw us"),
+        ("two birds", "in old trees near us"),
+    )
+    pairs = [good, good, poor]
+    scored = Translations(*zip(*pairs, strict=True), [0, 1, 2], [BANDS[0]] * 3)
+    table = score_table(scored, draws=200)
+    assert table["low"].min() >= 0.0
+    assert table["high"].max() == 100.0
+
+
 def test_perfect_translations():
     _, references = noisy(20)
     table = score_table(Translations(references, references, range(20), [BANDS[0]] * 20), draws=10)

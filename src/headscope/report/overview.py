@@ -12,7 +12,7 @@ import numpy as np
 from headscope.core import Finding, Headline, Run
 from headscope.core.html_text import escape
 from headscope.core.model_summary import amount
-from headscope.core.numbers import MINUS, count, number
+from headscope.core.numbers import MINUS, count, counted, number
 from headscope.report.head_choice import Extreme, RoleGroup, habits, role_groups, with_unit
 from headscope.report.head_grid import HeadColumn, HeadGrid
 from headscope.report.markup import sentence
@@ -43,7 +43,7 @@ def front(run: Run, grid: HeadGrid) -> str:
 
 def grid_size(grid: HeadGrid) -> str:
     """`30 layers × 9 heads`; with several stacks each of them by name."""
-    sizes = [f"{len(panel.layers)} layers × {panel.columns} heads" for panel in grid.panels]
+    sizes = [f"{counted(len(panel.layers), 'layer')} × {counted(panel.columns, 'head')}" for panel in grid.panels]
     if len(sizes) <= 1:
         return "".join(sizes)
     names = [panel.title.lower() for panel in grid.panels]

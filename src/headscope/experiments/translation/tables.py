@@ -100,11 +100,11 @@ def variants_table(judged_by_variant: Mapping[str, Judged], seed: int) -> pl.Dat
 def heads_table(pruning: HeadPruning) -> pl.DataFrame:
     """A row per head: what the loss rises by without it."""
     rows = [
-        {**place(site, head), IMPORTANCE: estimate.mean, "low": estimate.low, "high": estimate.high}
+        {**place(site, head), IMPORTANCE: estimate.mean, "low": estimate.low, "high": estimate.high, "null": 0.0}
         for (site, head), estimate in zip(pruning.heads, pruning.importance, strict=True)
     ]
     schema = {"stack": _WORD, "kind": _WORD, "layer": _COUNT, "head": _COUNT}
-    return pl.DataFrame(rows, schema={**schema, **dict.fromkeys((IMPORTANCE, "low", "high"), _FLOAT)})
+    return pl.DataFrame(rows, schema={**schema, **dict.fromkeys((IMPORTANCE, "low", "high", "null"), _FLOAT)})
 
 
 def pruning_table(pruning: HeadPruning) -> pl.DataFrame:
@@ -116,8 +116,8 @@ def head_quantities() -> tuple[HeadQuantity, ...]:
     """What a grid of heads can show."""
     return (
         HeadQuantity(
-            key=IMPORTANCE, label="rise of the loss without this head", table="heads", column=IMPORTANCE, unit="nats",
-            highest="most important", lowest="least important",
+            key=IMPORTANCE, label="rise of the loss without this head", table="heads", column=IMPORTANCE, null="null",
+            unit="nats", highest="most important", lowest="least important",
         ),
     )  # fmt: skip
 

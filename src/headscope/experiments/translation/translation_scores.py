@@ -24,6 +24,7 @@ from headscope.maths.resampling.bootstrap import bootstrap_of_sums
 
 ALL = "all"
 METRICS = ("BLEU", "chrF")
+_BEST = 100.0  # of both
 SCHEMA = {
     "band": pl.String,
     "metric": pl.String,
@@ -87,7 +88,8 @@ def _rows(name: str, translations: Translations, draws: int, seed: int) -> Itera
             continue
         sums = _group_sums(metric, translations, members)
         value = float(_scores(metric, sums.sum(0, keepdim=True)))
-        low, high = bootstrap_of_sums(sums, partial(_scores, metric), draws=draws, seed=seed)
+        ends = bootstrap_of_sums(sums, partial(_scores, metric), draws=draws, seed=seed)
+        low, high = (min(max(end, 0.0), _BEST) for end in ends)  # with few groups they may leave the scale; NaN stays
         yield band, name, int(members.sum()), len(sums), value, low, high, str(metric.get_signature())
 
 
