@@ -13,6 +13,7 @@ import math
 import shutil
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,12 +55,12 @@ folder.
 
 ## Measured
 
-| system | overlap with the nearest training sentence | metric | value | 95 % interval |
-|---|---|---|---|---|
+| system | overlap with the nearest training sentence | BLEU | chrF |
+|---|---|---|---|
 {rows}
 
-{signatures}. `copy` is the translation of the nearest training sentence; `{shipped}` are the weights
-in this folder, the rows above it those before rounding.
+With 95 % intervals over groups of near-duplicates. `{shipped}` are the weights in this folder; `greedy` and
+`beam` are those before rounding, `copy` is the translation of the nearest training sentence. {signatures}.
 """
 SHIPPED = "beam, float16"
 
@@ -105,15 +106,19 @@ def card(name: str, finding: Finding, scores: list[dict[str, Any]]) -> str:
         network=finding.tables["variants"]["network"][0],
         **{part: f"{sizes[f'{part} pairs']:,}" for part in ("train", "valid", "judged")},
         method=textwrap.fill(finding.method, 110),
-        rows="\n".join(map(_row, scores)),
+        rows="\n".join(_rows(scores)),
         shipped=SHIPPED,
         signatures="; ".join(dict.fromkeys(f"{score['metric']} `{score['signature']}`" for score in scores)),
     )
 
 
-def _row(score: dict[str, Any]) -> str:
-    interval = "" if math.isnan(score["low"]) else f"{score['low']:.1f}–{score['high']:.1f}"
-    return f"| {score['system']} | {score['band']} | {score['metric']} | {score['value']:.1f} | {interval} |"
+def _rows(scores: list[dict[str, Any]]) -> Iterator[str]:
+    cells: dict[tuple[str, str], dict[str, str]] = {}
+    for score in scores:
+        interval = "" if math.isnan(score["low"]) else f" ({score['low']:.1f}–{score['high']:.1f})"
+        cells.setdefault((score["system"], score["band"]), {})[score["metric"]] = f"{score['value']:.1f}{interval}"
+    for (system, band), by_metric in cells.items():
+        yield f"| {system} | {band} | {by_metric['BLEU']} | {by_metric['chrF']} |"
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ from pathlib import Path
 import polars as pl
 
 from headscope.core import Finding, TextSpec
-from headscope.core.numbers import counted
 from headscope.experiments.experiment import Display, Made, Passage, TrainingExperiment, short_table
 from headscope.experiments.prune.curve import ORIGINAL_TASK, random_name
 from headscope.experiments.prune.curve import task_of as order_task
@@ -162,7 +161,7 @@ def _method(params: Params, material: Material, main: Judged) -> str:
         f"{material.tokenizer.get_vocab_size():,} byte-pair tokens for both languages. AdamW, cosine schedule after "
         f"{params.warmup} steps of warm-up, label smoothing 0.1, dropout {params.dropout:g}, "
         f"{_agreement(params)}{params.precision} products; "
-        f"{counted(state.step, 'step')}, {state.tokens:,} tokens, {state.seconds / 60:.1f} minutes "
+        f"{state.step:,} steps, {state.tokens:,} tokens, {state.seconds / 60:.1f} minutes "
         f"({params.clock.value} clock); weights of the best validation (step {state.best_step}). Sentences are judged "
         "as sacrebleu does; intervals: bootstrap over groups of near-duplicates. Variants are decoded greedily."
     )
