@@ -129,7 +129,7 @@ def test_licence_of_a_model_card(card: str, licence: str, tmp_path: Path) -> Non
 
 def test_the_listing(own_cache: Path) -> None:
     listed = {each.name: each for each in sources()}
-    assert list(listed) == ["tiny", "smollm2", "minilm"]
+    assert list(listed) == ["tiny", "tiny-translate", "smollm2", "minilm"]
     assert listed["tiny"].is_cached
     assert not listed["minilm"].is_cached
     assert not own_cache.exists()

@@ -31,5 +31,5 @@ def fetch(name: str, progress: Step | None = None) -> Path:
         cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
         raise ResourceError(
             f"cannot fetch {name!r} from the hub: {reason(cause)}",
-            hint="a network is needed; without one use tiny, smollm2, minilm or a local folder",
+            hint="a network is needed; without one use tiny, tiny-translate, smollm2, minilm or a local folder",
         ) from error
