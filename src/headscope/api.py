@@ -418,8 +418,8 @@ def _trained_run(
         holder.release()
     findings = {finding.lens: finding for finding in result.findings}
     if result.model is not None and result.lenses:
-        asked = measure(result.model, lenses=result.lenses, seed=params.seed, progress=listener)
-        findings |= asked.findings
+        lens_run = measure(result.model, lenses=result.lenses, seed=params.seed, progress=listener)
+        findings |= lens_run.findings
     run = Run(result.spec, result.sites, findings, result.text, versions(), params.seed)
     listener.step(WRITING, 0, 1)
     report(run, out=folder)

@@ -10,7 +10,9 @@ import typer
 from headscope.catalogue import forms
 from headscope.cli.output import Format
 
-MODEL_HELP = f"tiny, tiny-translate, smollm2, minilm, {', '.join(forms())}, random:PATH, BASE+ADAPTER, or a hub id with --hub."
+MODEL_HELP = (
+    f"tiny, tiny-translate, smollm2, minilm, {', '.join(forms())}, random:PATH, BASE+ADAPTER, or a hub id with --hub."
+)
 
 
 class FigureFormat(StrEnum):

@@ -43,8 +43,8 @@ class SequenceToSequence:
         labels = batch["labels"]
         is_twice = model.training and self.agreement > 0
         readings = _logits(model, _doubled(batch) if is_twice else batch, self.start, self.padding)
-        both = labels.flatten().repeat(1 + is_twice)
-        total, nats = (cost / (1 + is_twice) for cost in cross_entropy(readings, both, self.smoothing))
+        repeated_labels = labels.flatten().repeat(1 + is_twice)
+        total, nats = (cost / (1 + is_twice) for cost in cross_entropy(readings, repeated_labels, self.smoothing))
         if is_twice:
             first, second = readings.chunk(2)
             total = total + self.agreement * disagreement(first, second, labels.flatten())
