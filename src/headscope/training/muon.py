@@ -39,7 +39,8 @@ def orthogonalised(matrix: Float[Tensor, "m n"]) -> Float[Tensor, "m n"]:
     for _ in range(ITERATIONS):
         gram = x @ x.T
         x = a * x + (b * gram + c * gram @ gram) @ x
-    return x.T if is_tall else x
+    result: Tensor = x.T if is_tall else x
+    return result
 
 
 class Muon(torch.optim.Optimizer):
@@ -51,8 +52,8 @@ class Muon(torch.optim.Optimizer):
         super().__init__(matrices, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
-        """Change every matrix once."""
+    def step(self, closure: Any = None) -> Any:
+        """Change every matrix once; nothing is computed again, so that there is no closure."""
         for group in self.param_groups:
             rate, momentum = group["lr"], group["momentum"]
             for matrix in group["params"]:

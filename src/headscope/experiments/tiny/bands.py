@@ -21,6 +21,7 @@ from headscope.experiments.tiny.head_roles import (
     strongest,
     window_name,
 )
+from headscope.experiments.tiny.settings import TEXTS
 from headscope.experiments.tiny.shipped_record import ShippedRecord
 from headscope.experiments.tiny.text_losses import SHIPPED, TRAINED, WINDOWS, TextLoss, loss_of
 
@@ -57,11 +58,15 @@ class Band:
 
 
 def bands_of(
-    losses: Sequence[TextLoss], masses: Mapping[str, list[RoleMass]], record: ShippedRecord
+    losses: Sequence[TextLoss], masses: Mapping[str, list[RoleMass]], record: ShippedRecord, texts: Sequence[str]
 ) -> tuple[Band, ...]:
-    """All figures; `masses` are those of the trained and of the shipped weights."""
+    """All figures; `masses` are those of the trained and of the shipped weights.
+
+    With other texts than those of the recipe, losses cannot be given again.
+    """
+    windows = WINDOWS if set(texts) == set(TEXTS) else ()
     return (
-        *(_loss_band(losses, record, window) for window in WINDOWS),
+        *(_loss_band(losses, record, window) for window in windows),
         *(_induction_band(masses, record, window_name(*repeat)) for repeat in REPEATS),
         _text_band(masses, record, PREVIOUS, PREVIOUS_MASS, _PREVIOUS_REASON),
         _text_band(masses, record, FIRST, FIRST_MASS, _FIRST_REASON),

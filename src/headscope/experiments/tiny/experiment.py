@@ -90,7 +90,7 @@ class Tiny(TrainingExperiment[Params]):
         card = card_files(Results(params, material, network, losses, masses[TRAINED]))
         model = _model(network, material, folder, card)
         tables = {
-            "bands": bands_table(bands_of(losses, masses, record)),
+            "bands": bands_table(bands_of(losses, masses, record, params.texts)),
             "losses": losses_table(losses),
             "heads": heads_table(masses[TRAINED]),
             "course": course_table(network),

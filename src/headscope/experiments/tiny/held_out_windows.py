@@ -19,7 +19,7 @@ TOKENS_PER_BATCH = 8192
 
 
 class HeldOutWindows:
-    """The full windows of a text, or at most so many, evenly spread."""
+    """The full windows of a text, or about `most` of them, evenly spread."""
 
     def __init__(self, tokens: Int[Tensor, " tokens"], *, length: int, start: int, most: int | None = None) -> None:
         count = len(tokens) // length

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
+from headscope.corpora.catalogue import SOURCES
 from headscope.experiments.tiny import network_seed, text_mixture, training_phases
 from headscope.experiments.tiny.head_roles import (
     FIRST,
@@ -168,7 +169,7 @@ def _card(results: Results, record: dict[str, Any]) -> str:
         kv_heads=network_seed.KV_HEADS,
         vocabulary=results.params.vocabulary,
         positions=network_seed.POSITIONS,
-        texts=", ".join(results.material.documents),
+        texts=", ".join(map(_with_licence, results.material.documents)),
         train_tokens=record["data"]["tokens"]["train"],
         judged_tokens=record["data"]["tokens"]["judged"],
         minutes=results.trained.minutes,
@@ -183,3 +184,7 @@ def _card(results: Results, record: dict[str, Any]) -> str:
         ),
         head_rows="\n".join(f"| {name} | {best['head']} | {best['score']:.2f} |" for name, best in heads.items()),
     )
+
+
+def _with_licence(text: str) -> str:
+    return f"{text} ({SOURCES[text].licence})" if text in SOURCES else text

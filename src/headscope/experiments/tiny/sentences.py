@@ -47,12 +47,12 @@ def _loss(losses: pl.DataFrame) -> Headline:
     rows = {
         row["system"]: row for row in _rows(losses.filter(pl.col("text") == ALL)) if row["window"] in (None, _WINDOW)
     }
-    trained, shipped, bigram, trigram = (rows[system] for system in (TRAINED, SHIPPED, "bigram", "trigram"))
+    trained = rows[TRAINED]
     bits = {system: row["bits_per_byte"] for system, row in rows.items()}
     return Headline(
-        f"On {trained['tokens']:,} held-out tokens in windows of {_WINDOW} the network has {trained['nats_per_token']:.3f} "
-        f"nats per token, {bits[TRAINED]:.3f} bits per byte; the shipped weights {shipped['bits_per_byte']:.3f}, "
-        f"Kneser–Ney bigrams {bigram['bits_per_byte']:.3f}, trigrams {trigram['bits_per_byte']:.3f}.",
+        f"On {trained['tokens']:,} held-out tokens in windows of {_WINDOW} the network has "
+        f"{trained['nats_per_token']:.3f} nats per token, {bits[TRAINED]:.3f} bits per byte; the shipped weights "
+        f"{bits[SHIPPED]:.3f}, Kneser–Ney bigrams {bits['bigram']:.3f}, trigrams {bits['trigram']:.3f}.",
         f"{bits[TRAINED]:.2f} bits per byte of held-out text; a bigram model has {bits['bigram']:.2f}.",
         min(max(1.0 - bits[TRAINED] / bits["bigram"], 0.0), 1.0),
         answer="loss in bits per byte",
@@ -66,8 +66,8 @@ def _induction(bands: pl.DataFrame) -> Headline:
     row = bands.filter(figure=_INDUCTION).row(0, named=True)
     value, null = row["value"], row["null"]
     return Headline(
-        f"The strongest induction head puts {value:.3f} of its mass on the token after the first copy of random tokens; "
-        f"where nothing repeats {null:.3f}; that of the shipped weights {row['shipped']:.3f}.",
+        f"The strongest induction head puts {value:.3f} of its mass on the token after the first copy of random "
+        f"tokens; where nothing repeats {null:.3f}; that of the shipped weights {row['shipped']:.3f}.",
         f"Mass {value:.2f} on the token after a copy; where nothing repeats {null:.2f}.",
         min(max((value - null) / (1.0 - null), 0.0), 1.0),
         answer="strongest induction",

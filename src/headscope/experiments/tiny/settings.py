@@ -62,7 +62,7 @@ class Params:
     judged: int = field(
         default=150_000,
         metadata={
-            "help": "held-out tokens that are judged at least: whole documents, of each text in proportion to its length",
+            "help": "held-out tokens that are judged at least: whole documents, of each text by its length",
             "min": 1024,
         },
     )

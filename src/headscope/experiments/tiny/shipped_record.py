@@ -46,7 +46,7 @@ def shipped_record() -> ShippedRecord:
             {int(window): bits for window, bits in results["held_out_bits_per_byte"].items()},
             {windows: best["score"] for windows, best in results["induction_best"].items()},
             {role.replace("_", " "): best["score"] for role, best in results["positional_best"].items()},
-            tuple(content["curve"]),
+            tuple({name: float(value) for name, value in point.items()} for point in content["curve"]),
             int(content["steps"]),
             int(content["tokens_seen"]),
             float(content["cpu_minutes"]),

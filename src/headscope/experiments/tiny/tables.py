@@ -11,6 +11,7 @@ from headscope.experiments.tiny.text_losses import NO_WINDOW, SHIPPED, TRAINED, 
 from headscope.experiments.tiny.text_material import Material
 from headscope.experiments.tiny.training_phases import TrainedNetwork
 
+Tables = Mapping[str, pl.DataFrame]
 _FLOAT, _WORD, _COUNT = pl.Float64, pl.String, pl.Int64
 BANDS = {
     "figure": _WORD,
@@ -117,6 +118,3 @@ def sizes_table(trained: TrainedNetwork, material: Material, record: ShippedReco
 def of_windows(losses: pl.DataFrame, system: str) -> pl.DataFrame:
     """The losses of a network on all texts, by the length of the window."""
     return losses.filter(pl.col("system") == system, pl.col("text") == "all", pl.col("window") > NO_WINDOW)
-
-
-Tables = Mapping[str, pl.DataFrame]

@@ -32,8 +32,8 @@ class Material:
     documents: Mapping[str, Mapping[Split, Documents]]
     judged: Mapping[str, Documents]
     tokenizer: Tokenizer
-    train: Tokens
-    watched: Tokens
+    train: Int[Tensor, " train"]
+    watched: Int[Tensor, " watched"]
 
     @property
     def sha256(self) -> str:
@@ -103,10 +103,10 @@ def _judged(tokenizer: Tokenizer, held_out: Mapping[str, Documents], least: int)
 
 def _drawn(tokenizer: Tokenizer, documents: Documents, least: float) -> Documents:
     """Documents in a fixed random order, whatever the seed of the training, until they have enough tokens."""
-    drawn, n_tokens = list[str](), 0
+    sample, n_tokens = list[str](), 0
     for index in torch.randperm(len(documents), generator=torch.Generator().manual_seed(0)).tolist():
         if n_tokens >= least:
             break
-        drawn.append(documents[index])
+        sample.append(documents[index])
         n_tokens += len(tokenizer.encode(documents[index], add_special_tokens=False).ids) + 1
-    return tuple(drawn)
+    return tuple(sample)
