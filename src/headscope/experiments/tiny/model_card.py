@@ -137,7 +137,7 @@ def _best(masses: list[RoleMass], role: str, windows: str) -> dict[str, str | fl
     return {"head": mass.site.head_label(mass.head), "score": round(mass.value, 4)}
 
 
-def _curve(trained: TrainedNetwork) -> list[dict[str, float]]:
+def _curve(trained: TrainedNetwork) -> list[dict[str, float | int]]:
     """The validations of the training on text, counted from the beginning of the cycles."""
     cycles = trained.cycles
     steps, seconds = (sum(getattr(phase.outcome.state, name) for phase in cycles) for name in ("step", "seconds"))
