@@ -28,9 +28,9 @@ def _bands(tables: Tables) -> Headline:
     )
     share = "" if minutes >= 0.99 * MINUTES else f" The shipped weights had {MINUTES:g} minutes."
     return Headline(
-        f"After {minutes:.1f} minutes, {n_inside} of {bands.height} figures of the shipped weights lie in their bands; "
+        f"After {minutes:.1f} minutes, {n_inside} of {bands.height} published figures lie in their bands; "
         f"{verdict}.{share}",
-        f"{n_inside} of {bands.height} figures of the shipped weights are given again.",
+        f"{n_inside} of {bands.height} published figures are given again.",
         n_inside / bands.height,
         answer="figures given again",
         value=f"{n_inside} of {bands.height}",

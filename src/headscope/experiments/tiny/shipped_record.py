@@ -19,6 +19,7 @@ class ShippedRecord:
     bits_per_byte: Mapping[int, float]
     induction: Mapping[str, float]
     positional: Mapping[str, float]
+    n_grams: Mapping[str, float]
     course: tuple[Mapping[str, float], ...]
     steps: int
     tokens: int
@@ -46,6 +47,7 @@ def shipped_record() -> ShippedRecord:
             {int(window): bits for window, bits in results["held_out_bits_per_byte"].items()},
             {windows: best["score"] for windows, best in results["induction_best"].items()},
             {role.replace("_", " "): best["score"] for role, best in results["positional_best"].items()},
+            {order: float(nats) for order, nats in content["baseline_nats_per_token"].items()},
             tuple({name: float(value) for name, value in point.items()} for point in content["curve"]),
             int(content["steps"]),
             int(content["tokens_seen"]),

@@ -1,7 +1,7 @@
 """How well models predict the judged documents: networks by the length of the window, and n-gram models."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, log
 from typing import Any
 
@@ -14,6 +14,7 @@ from headscope.progress import Step
 
 TRAINED, SHIPPED = "trained", "shipped"
 N_GRAMS = {"bigram": 2, "trigram": 3}
+UNIFORM = "uniform"  # every token equally likely
 WINDOWS = (128, 256, 512, 1024)
 ALL = "all"
 NO_WINDOW = 0  # an n-gram model reads the text without windows
@@ -64,16 +65,17 @@ def judging_task(system: str) -> str:
 
 
 def n_gram_losses(material: Material) -> list[TextLoss]:
-    """The losses of Kneser–Ney models that are fitted to the tokens that the network learns from."""
+    """The losses of Kneser–Ney models that are fitted to the tokens that the network learns from, and their null."""
+    vocabulary = material.tokenizer.get_vocab_size()
     losses = list[TextLoss]()
     for system, order in N_GRAMS.items():
-        fitted = KneserNey(material.train.numpy(), material.tokenizer.get_vocab_size(), order)
+        fitted = KneserNey(material.train.numpy(), vocabulary, order)
         parts = [
             _n_gram_loss(system, fitted, order, name, token_stream(material.tokenizer, documents, EOS_ID), documents)
             for name, documents in material.judged.items()
         ]
         losses += [*parts, _sum(parts)]
-    return losses
+    return [*losses, replace(losses[-1], system=UNIFORM, nats=losses[-1].n_tokens * log(vocabulary))]
 
 
 def loss_of(losses: Sequence[TextLoss], system: str, window: int = NO_WINDOW) -> TextLoss:
