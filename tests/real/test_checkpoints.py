@@ -141,7 +141,7 @@ def embedding(model: Model, text: str) -> Tensor:
 
 
 def test_tiny_beats_a_bigram_model_on_held_out_text() -> None:
-    """The training script measured both on held-out text; the numbers are in the folder of the weights."""
+    """Both were measured on held-out text after the training; the numbers are in the folder of the weights."""
     measured = json.loads((resolve("tiny").folder / "training.json").read_text())
     assert measured["finished"]
     bigram = measured["baseline_nats_per_token"]["bigram"]

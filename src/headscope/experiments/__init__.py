@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from headscope.experiments.experiment import AnyExperiment
 
 # The order of lists and help; an experiment that is not named here comes last.
-ORDER = ("why", "swap", "prune", "intervene", "fewshot", "translation")
+ORDER = ("why", "swap", "prune", "intervene", "fewshot", "translation", "tiny")
 
 
 def experiment_members() -> dict[str, Member]:
