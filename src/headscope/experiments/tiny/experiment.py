@@ -105,7 +105,7 @@ class Tiny(TrainingExperiment[Params]):
             method=_method(params, network),
             params=_stated(params),
         )
-        return Made(model.spec, model.sites, finding, _text_spec(material, params))
+        return Made(model.spec, model.sites, (finding,), _text_spec(material, params))
 
 
 EXPERIMENT = Tiny()
