@@ -296,7 +296,8 @@ def _squares(
 def _chance(x: Float[Tensor, "left numbers"], y: Float[Tensor, "left numbers"]) -> Tensor:
     """The jackknife covariance of two estimates, from their values without each window, summed up."""
     n = len(x)
-    return (n - 1) / n * torch.linalg.vecdot(x - x.mean(0), y - y.mean(0)).sum()
+    products: Tensor = torch.linalg.vecdot(x - x.mean(0), y - y.mean(0))
+    return (n - 1) / n * products.sum()
 
 
 def _entropy(laws: _Laws) -> dict[str, Tensor]:
