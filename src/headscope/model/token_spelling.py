@@ -35,6 +35,8 @@ class TokenizerVocabulary:
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
+        # The same words are asked for again and again, and to silence a tokenizer takes longer than to run it.
+        self._ids_by_text: dict[str, list[int]] = {}
 
     @property
     def size(self) -> int:
@@ -59,8 +61,11 @@ class TokenizerVocabulary:
         return tuple(spelled_tokens(self._tokenizer, [*before, token])[-1] for token in tokens)
 
     def _ids(self, text: str) -> list[int]:
-        with quiet():
-            return [int(token) for token in self._tokenizer(text, add_special_tokens=False)["input_ids"]]
+        if text not in self._ids_by_text:
+            with quiet():
+                encoded = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+            self._ids_by_text[text] = [int(token) for token in encoded]
+        return self._ids_by_text[text]
 
 
 def _common_length(a: str, b: str) -> int:

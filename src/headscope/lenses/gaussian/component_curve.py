@@ -18,11 +18,11 @@ INFORMATION_COMPONENTS = 32
 
 def kurtosis_rows(layer: Layer) -> Iterator[Row]:
     """Mardia's kurtosis of the sampled rows over that of Gaussian rows, for several numbers of components."""
-    n = len(layer.rows)
+    n = len(layer.position)
     sizes = component_counts(layer, n // PER_DIMENSION)
     if not sizes or n < 2 * PER_DIMENSION:
         return
-    scores = layer.projected(layer.rows, sizes[-1])
+    scores = layer.projected(layer.parts, sizes[-1])
     for k, (excess, influence) in zip(sizes, relative_kurtosis(scores, sizes), strict=True):
         half = layer.sample_half_width(influence)
         cells = {"value": excess, "low": excess - half, "high": excess + half, "null": 0.0}

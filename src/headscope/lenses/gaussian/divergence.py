@@ -18,7 +18,7 @@ from headscope.maths.gaussians.information import entropy, kl
 def next_row(layer: Layer, follower: Layer) -> Row:
     """D(this layer ‖ next layer), in this layer's principal components."""
     k = min(layer.components, layer.rank, follower.rank, len(layer.position) // PER_DIMENSION)
-    this_scores, next_scores = (layer.projected(rows, k) for rows in (layer.rows, follower.rows))
+    this_scores, next_scores = layer.scores(k), layer.projected(follower.parts, k)
     a, b = (Sums.of(y, layer.window, layer.n_windows) for y in (this_scores, next_scores))
     return _kl_row(layer, "kl_next_nats", a, b, k, len(layer.position))
 

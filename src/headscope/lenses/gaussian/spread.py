@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from headscope.attention.float32_products import product
 from headscope.lenses.gaussian.stream import BLOCK, PER_DIMENSION, First, Layer
 from headscope.lenses.gaussian.tables import estimate_row
 from headscope.lenses.shared.table import Row
@@ -32,7 +33,7 @@ def spread_rows(layer: Layer) -> Iterator[Row]:
     inverse[:p] = 1 / shrunk
     # How much each row moves the entropy, the trace and the trace of the square.
     factors = torch.stack((inverse / 2, torch.ones_like(values), values), 1).to(centred.dtype)
-    pulls = torch.cat([(block @ axes).square() @ factors for block in torch.split(centred, BLOCK)]).T
+    pulls = torch.cat([product(block, axes).square() @ factors for block in torch.split(centred, BLOCK)]).T
 
     entropy = 0.5 * float((shrunk.log() + log(2 * pi) + 1).sum()) if p else nan
     isotropic = 0.5 * p * (log(2 * pi * float(shrunk.mean())) + 1) if p else nan
@@ -76,7 +77,8 @@ def _chance_mean(layer: Layer, centred: Float[Tensor, "rows d"], trace: float) -
     w = layer.n_windows
     if w < 2:
         return trace / layer.moments.count
-    sums = torch.zeros(w, layer.moments.d, dtype=torch.float64).index_add(0, layer.window, centred.to(torch.float64))
+    rows_by_window = torch.split(centred, [len(part) for part in layer.parts])
+    sums = torch.stack([rows.sum(0, dtype=torch.float64) for rows in rows_by_window])
     within = sums - sums.sum(0) / len(centred) * torch.bincount(layer.window, minlength=w)[:, None]
     return w / (w - 1) * float(within.square().sum()) / len(centred) ** 2 * layer.share_drawn**2
 

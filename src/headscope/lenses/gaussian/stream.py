@@ -1,5 +1,6 @@
 """One residual stream: its moments, its principal axes, and the rows that were kept of it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import nan, sqrt
@@ -105,11 +106,6 @@ class Layer:
         )
 
     @property
-    def rows(self) -> Float[Tensor, "rows d"]:
-        """The sampled rows; put together at each call, because a copy of all layers would double the memory."""
-        return torch.cat(self.parts)
-
-    @property
     def n_windows(self) -> int:
         """Windows in the sample."""
         return len(self.lengths)
@@ -141,19 +137,18 @@ class Layer:
 
     def scores(self, k: int) -> Float[Tensor, "rows k"]:
         """The first k principal components of the sampled rows; the usual number of them is projected once."""
-        return self._most_scores[:, :k] if k <= self.components else self.projected(self.rows, k)
+        return self._most_scores[:, :k] if k <= self.components else self.projected(self.parts, k)
 
     @cached_property
     def _most_scores(self) -> Float[Tensor, "rows k"]:
-        return self.projected(self.rows, self.components)
+        return self.projected(self.parts, self.components)
 
-    def projected(self, rows: Float[Tensor, "rows d"], k: int) -> Float[Tensor, "rows k"]:
-        """Any rows on this layer's axes, from this layer's mean."""
+    def projected(self, parts: Sequence[Float[Tensor, "_ d"]], k: int) -> Float[Tensor, "rows k"]:
+        """Any rows, window by window, on this layer's axes, from this layer's mean."""
         axes = self.spectrum[1][:, :k]
         # Block by block: all rows in float64 would not stay in the cache.
-        return (
-            torch.cat([block.to(torch.float64) @ axes for block in torch.split(rows, BLOCK)]) - self.moments.mean @ axes
-        )
+        scores = [block.to(torch.float64) @ axes for part in parts for block in torch.split(part, BLOCK)]
+        return torch.cat(scores) - self.moments.mean @ axes
 
     def squared_distances(self, point: Float[Tensor, "d"]) -> Float[Tensor, "rows"]:
         """How far each sampled row lies from a point, squared."""

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from headscope.maths.gaussians.gaussian import Gaussian
-from headscope.maths.gaussians.moments import gram_matrix
+from headscope.maths.linear_algebra.symmetric import gram_matrix
 
 
 @dataclass(frozen=True)

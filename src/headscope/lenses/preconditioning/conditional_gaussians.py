@@ -17,6 +17,7 @@ from headscope.lenses.shared.plots import place
 from headscope.lenses.shared.table import Row
 from headscope.maths.gaussians.gaussian import eigen, fitted
 from headscope.maths.gaussians.moments import Moments
+from headscope.maths.linear_algebra.symmetric import gram_matrix, symmetric_eigenvalues
 
 PER_DIMENSION = 10
 # Previous tokens, the most frequent; rows of each, at equal steps where there are more; random groups of each size.
@@ -78,8 +79,8 @@ class Stream:
         """The `QUANTITIES` of each set of rows; NaN where it has no entropy."""
         x = self.rows[where].to(torch.float64)
         x = x - x.mean(1, keepdim=True)
-        small = x @ x.mT if x.shape[1] < x.shape[2] else x.mT @ x
-        return self._quantities(torch.linalg.eigvalsh(small).flip(-1) / (x.shape[1] - 1), where)
+        small = gram_matrix(x.mT if x.shape[1] < x.shape[2] else x)
+        return self._quantities(symmetric_eigenvalues(small).flip(-1) / (x.shape[1] - 1), where)
 
     def _quantities(
         self, values: Float[Tensor, "sets some"], where: Int[Tensor, "sets rows"]
@@ -106,7 +107,7 @@ class Stream:
         varies = (y - y.mean(1, keepdim=True)).square().mean(1).amax(-1) > ROUNDING * self.spectrum[0][0]
         entropies = torch.full((len(y),), nan, dtype=torch.float64)
         if bool(varies.any()):
-            values = torch.linalg.eigvalsh(fitted(Moments.of(y[varies]), "ledoit-wolf").covariance)
+            values = symmetric_eigenvalues(fitted(Moments.of(y[varies]), "ledoit-wolf").covariance)
             entropies[varies] = 0.5 * (values.log() + log(2 * pi) + 1).sum(-1)
         return entropies
 

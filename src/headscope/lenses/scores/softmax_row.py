@@ -42,9 +42,10 @@ class SoftmaxRow:
 def softmax_row(s: Scores, used_keys: Visible) -> SoftmaxRow:
     """The numbers of each row over the keys that are used."""
     n = used_keys.sum(-1)
-    mean, variance = row_moments(s, used_keys)
-    centred = (s - mean[..., None]).masked_fill(~used_keys, 0.0)
-    second = centred.square().sum(-1) / n.clamp_min(1)
+    mean, centred = _centred(s, used_keys)
+    squares = centred.square()
+    total_square = squares.sum(-1)
+    variance, second = total_square / (n - 1).clamp_min(1), total_square / n.clamp_min(1)
     scale = torch.where(second > 0, second, 1.0)
     top = centred.masked_fill(~used_keys, -inf).amax(-1, keepdim=True).clamp_min(-1e300)
     weights = torch.exp(centred - top).masked_fill(~used_keys, 0.0)
@@ -56,8 +57,9 @@ def softmax_row(s: Scores, used_keys: Visible) -> SoftmaxRow:
     return SoftmaxRow(
         mean,
         variance,
-        centred.pow(3).sum(-1) / n.clamp_min(1) / scale**1.5,
-        centred.pow(4).sum(-1) / n.clamp_min(1) / scale.square() - 3,
+        # A power of 4 would be taken by a logarithm.
+        torch.linalg.vecdot(squares, centred) / n.clamp_min(1) / scale**1.5,
+        torch.linalg.vecdot(squares, squares) / n.clamp_min(1) / scale.square() - 3,
         lifted,
         lifted_of_gaussians,
         (entropy / most).clamp(0.0, 1.0),
@@ -72,22 +74,28 @@ def _gaussian_rows() -> GaussianRows:
 
 def row_moments(s: Scores, used_keys: Visible) -> tuple[PerRow, PerRow]:
     """Mean and unbiased variance of each row."""
-    n = used_keys.sum(-1)
-    mean = s.masked_fill(~used_keys, 0.0).sum(-1) / n.clamp_min(1)
-    centred = (s - mean[..., None]).masked_fill(~used_keys, 0.0)
-    return mean, centred.square().sum(-1) / (n - 1).clamp_min(1)
+    mean, centred = _centred(s, used_keys)
+    return mean, centred.square().sum(-1) / (used_keys.sum(-1) - 1).clamp_min(1)
+
+
+def _centred(s: Scores, used_keys: Visible) -> tuple[PerRow, Scores]:
+    """The mean of each row, and what its scores deviate from it; 0 at keys that are not used."""
+    hidden = ~used_keys
+    mean = s.masked_fill(hidden, 0.0).sum(-1) / used_keys.sum(-1).clamp_min(1)
+    return mean, (s - mean[..., None]).masked_fill(hidden, 0.0)
 
 
 def rejected(s: Scores, used_keys: Visible, counted: Rows) -> tuple[PerRow, Rows]:
     """1 where a test on keys far enough apart rejects that the row is normal."""
     s, used_keys = s[..., ::APART], used_keys[..., ::APART]
     n = used_keys.sum(-1)
-    mean, variance = row_moments(s, used_keys)
-    tested = counted & (n >= FEWEST) & (variance > 0)
-    centred = (s - mean[..., None]).masked_fill(~used_keys, 0.0)
-    second = torch.where(tested, centred.square().sum(-1) / n.clamp_min(1), 1.0)
-    skewness = centred.pow(3).sum(-1) / n.clamp_min(1) / second**1.5
-    kurtosis = centred.pow(4).sum(-1) / n.clamp_min(1) / second.square() - 3
+    _, centred = _centred(s, used_keys)
+    squares = centred.square()
+    total_square = squares.sum(-1)
+    tested = counted & (n >= FEWEST) & (total_square > 0)
+    second = torch.where(tested, total_square / n.clamp_min(1), 1.0)
+    skewness = torch.linalg.vecdot(squares, centred) / n.clamp_min(1) / second**1.5
+    kurtosis = torch.linalg.vecdot(squares, squares) / n.clamp_min(1) / second.square() - 3
     p = omnibus_p(skewness, kurtosis, n.clamp_min(FEWEST).double())
     return (p < LEVEL).double(), tested
 

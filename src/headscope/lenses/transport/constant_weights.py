@@ -90,7 +90,11 @@ class Stacked:
 
     def values(self, head: int) -> Float[Tensor, "windows keys d_value"]:
         """The values that a head reads."""
-        return self.v[:, self.site.kv_head(head)].to(torch.float64)
+        return self._values[self.site.kv_head(head)]
+
+    @cached_property
+    def _values(self) -> Float[Tensor, "kv_heads windows keys d_value"]:
+        return self.v.movedim(1, 0).to(torch.float64)
 
     @cached_property
     def mixed(self) -> Float[Tensor, "halves windows heads queries d_value"]:
@@ -100,4 +104,8 @@ class Stacked:
 
     def flat(self, head: int) -> Float[Tensor, "windows queries d_value"]:
         """What it would give with uniform attention over the keys that are visible."""
-        return self.uniform @ self.values(head)
+        return self._flat[self.site.kv_head(head)]
+
+    @cached_property
+    def _flat(self) -> Float[Tensor, "kv_heads windows queries d_value"]:
+        return self.uniform @ self._values

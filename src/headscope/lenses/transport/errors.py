@@ -23,6 +23,8 @@ from headscope.lenses.shared.table import Row, number
 from headscope.lenses.transport.half_laws import PER_DIMENSION, Frame, Law, entropies, informations, principal_axes
 from headscope.maths.resampling.jackknife import jackknife
 
+# Numbers of a field, in all sets of windows, that are computed at a time.
+NUMBERS = 2**16
 # Quantities whose error is a length, relative to that of what is measured; the others are differences in nats.
 LENGTHS = ("mean", "covariance", "vector")
 
@@ -208,12 +210,22 @@ class _Shape:
 
 
 def _mean(laws: _Laws) -> dict[str, Tensor]:
-    of = partial(_field, Law.means)
-    shapes = None if laws.shapes is None else [shape.mean for shape in laws.shapes]
+    positions, d = laws.same_half[0].mean.shape
+    # Every part is a sum over positions. A few at a time stay in the processor's cache.
+    step = max(1, NUMBERS // (laws.frame.sets * d))
+    sums: dict[str, Tensor] = {}
+    for first in range(0, positions, step):
+        for name, x in _mean_squares(laws, slice(first, first + step)).items():
+            sums[name] = sums[name] + x if name in sums else x
+    return {**sums, **{key: sums[key] / positions for key in ("measured", "predicted")}}
+
+
+def _mean_squares(laws: _Laws, part: slice) -> dict[str, Tensor]:
+    """The parts of the squares of the means of some positions."""
+    of = partial(_field, lambda law: law.means(part))
+    shapes = None if laws.shapes is None else [shape.mean[part] for shape in laws.shapes]
     uniform = None if laws.uniform is None else of(laws.uniform)
-    squares = _squares(laws.frame, of(laws.measured), of(laws.same_half), of(laws.other_half), uniform, shapes)
-    positions = len(laws.same_half[0].mean)
-    return {**squares, **{key: squares[key] / positions for key in ("measured", "predicted")}}
+    return _squares(laws.frame, of(laws.measured), of(laws.same_half), of(laws.other_half), uniform, shapes)
 
 
 def _covariance(laws: _Laws) -> dict[str, Tensor]:
@@ -253,7 +265,7 @@ def _squares(
     sums: dict[str, Tensor] = {}
 
     def add(name: str, x: Tensor, y: Tensor, chance: Tensor | float = 0.0) -> None:
-        sums[name] = sums.get(name, torch.zeros(())) + (x * y).sum(-1) - chance
+        sums[name] = sums.get(name, torch.zeros(())) + torch.linalg.vecdot(x, y) - chance
 
     for half in (0, 1):
         target, a, b = (
@@ -284,7 +296,8 @@ def _squares(
 def _chance(x: Float[Tensor, "left numbers"], y: Float[Tensor, "left numbers"]) -> Tensor:
     """The jackknife covariance of two estimates, from their values without each window, summed up."""
     n = len(x)
-    return (n - 1) / n * ((x - x.mean(0)) * (y - y.mean(0))).sum()
+    products: Tensor = torch.linalg.vecdot(x - x.mean(0), y - y.mean(0))
+    return (n - 1) / n * products.sum()
 
 
 def _entropy(laws: _Laws) -> dict[str, Tensor]:

@@ -13,6 +13,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from headscope.maths.linear_algebra.symmetric import gram_matrix
+
 # Samples for each dimension in which something is estimated.
 PER_DIMENSION = 10
 
@@ -64,11 +66,12 @@ class Law:
         covariance, joint_covariance = (_covariances(part, jackknife=frame.jackknife) for part in (y, joint))
         return cls(frame, half, mean, centred, covariance, joint_covariance)
 
-    def means(self) -> Float[Tensor, "half_sets positions d"]:
-        """The means with all windows and without each."""
+    def means(self, part: slice) -> Float[Tensor, "half_sets positions d"]:
+        """The means of some positions with all windows and without each."""
+        mean = self.mean[None, part]
         if not self.frame.jackknife:
-            return self.mean[None]
-        return torch.cat((self.mean[None], self.mean - self.centred / (len(self.centred) - 1)))
+            return mean
+        return torch.cat((mean, mean - self.centred[:, part] / (len(self.centred) - 1)))
 
     def in_every_set(self, x: Float[Tensor, "half_sets *numbers"]) -> Float[Tensor, "sets *numbers"]:
         """Numbers of this half in every set of windows: a window that is left out changes those of its half only."""
@@ -80,7 +83,7 @@ class Law:
 
 def _covariances(y: Float[Tensor, "members positions k"], *, jackknife: bool) -> Float[Tensor, "half_sets k k"]:
     n, positions = y.shape[:2]
-    scatter = y.mT @ y
+    scatter = gram_matrix(y)
     total = scatter.sum(0)
     of_all = total / ((n - 1) * positions) if n > 1 else total * nan
     if not jackknife:
@@ -94,7 +97,7 @@ def principal_axes(centred: Sequence[Float[Tensor, "_ d"]], most: int) -> Float[
     rows = torch.cat(list(centred))
     n, d = rows.shape
     # All of them, by torch: scipy has a solver for the largest alone, but its threads wait for each other.
-    values, vectors = torch.linalg.eigh(rows.T @ rows if d <= n else rows @ rows.T)
+    values, vectors = torch.linalg.eigh(gram_matrix(rows if d <= n else rows.T))
     has_variance = values > 1e-13 * max(n, d) * values[-1].clamp_min(1e-300)
     values, vectors = values[has_variance].flip(0)[:most], vectors[:, has_variance].flip(1)[:, :most]
     axes: Tensor = vectors if d <= n else rows.T @ vectors / values.sqrt()

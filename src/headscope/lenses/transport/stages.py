@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from headscope.attention.float32_products import product
 from headscope.core import WeightSource
 from headscope.errors import WeightsRefused
 from headscope.lenses.transport.constant_weights import Stacked
@@ -73,13 +74,18 @@ class Stages:
         weights = self.source.weights(stacked.site)
         w_o, b_o = weights.w_o.to(torch.float64), weights.b_o.to(torch.float64)
         shape = (stacked.windows, stacked.queries, w_o.shape[-1])
-        measured, uniform = b_o.expand(shape).clone(), b_o.expand(shape).clone()
-        fixed = b_o.expand(2, *shape).clone()
-        for head in range(stacked.site.n_heads):
-            measured += stacked.z[:, head].to(torch.float64) @ w_o[head]
-            fixed += stacked.mixed[:, :, head] @ w_o[head]
-            uniform += stacked.flat(head) @ w_o[head]
-        return measured, fixed, uniform
+        flat = torch.stack([stacked.flat(head) for head in range(stacked.site.n_heads)], 1)
+
+        def written(z: Float[Tensor, "*halves windows heads queries d_value"]) -> Tensor:
+            """All heads in one product: W_O of the heads below one another."""
+            side_by_side = z.to(torch.float64).movedim(-3, -2).flatten(-2)
+            return torch.addmm(b_o, side_by_side.flatten(0, -2), w_o.flatten(0, 1))
+
+        return (
+            written(stacked.z).reshape(shape),
+            written(stacked.mixed).reshape(2, *shape),
+            written(flat).reshape(shape),
+        )
 
     def _later(self, summed: Float[Tensor, "windows queries d"]) -> tuple[StageVectors | None, StageVectors] | None:
         """The input of the feed-forward part, where it is a norm of the sum with the skip, and the layer's output."""
@@ -160,7 +166,9 @@ class Stages:
         n, positions, width = stream_and_heads.shape
         pairs = torch.cat((centred[:, t:], centred[:, : positions - t]), -1).reshape(-1, 2 * width)
         n_draws = max(DRAWS * (positions - t), len(pairs))
-        gap = _orthonormal_columns(n_draws, len(pairs), half) @ pairs * sqrt(n_draws / ((n - 1) * (positions - t)))
+        # In the dtype of the stream, in which the layer is run on the draws: this product is larger than the others.
+        columns = _orthonormal_columns(n_draws, len(pairs), half).to(stacked.x.dtype)
+        gap = product(columns, pairs.to(columns.dtype)) * sqrt(n_draws / ((n - 1) * (positions - t)))
         at = t + torch.arange(n_draws) % (positions - t)
         centre = torch.cat((mean[at], mean[at - t]), -1)
         drawn_pairs = torch.cat((centre + gap, centre - gap)).reshape(-1, 2, width)

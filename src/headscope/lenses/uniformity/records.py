@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from headscope.core import Site
+from headscope.maths.linear_algebra.symmetric import gram_matrix, symmetric_eigenvalues
 
 # Tokens of a window whose directions are taken for the ranks, at equal steps: a spectrum of all of them costs too much.
 RANK_TOKENS = 128
@@ -76,8 +77,7 @@ def stream_row(x: Float[Tensor, "n d"]) -> list[float]:
     deviations = y - mean
     rank_tokens = min(n, RANK_TOKENS)
     directions = units[torch.arange(rank_tokens) * n // rank_tokens]
-    gram = directions @ directions.mT if rank_tokens <= d else directions.mT @ directions
-    p = torch.linalg.eigvalsh(gram).clamp_min(0.0)
+    p = symmetric_eigenvalues(gram_matrix(directions.mT if rank_tokens <= d else directions)).clamp_min(0.0)
     p = p / p.sum()
     total, left, common = (float(part.norm()) for part in (y, deviations, mean))
     sizes = [float((part.sum(0).amax() * part.sum(1).amax()).sqrt()) for part in (deviations.abs(), y.abs())]

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headscope.errors import NumericsError, UsageError
+from headscope.maths.linear_algebra.symmetric import gram_matrix
 
 # Samples that become float64 at a time, and the number of them whose mean is near the mean of all.
 _ROWS, _NEAR = 2048, 64
@@ -137,14 +138,3 @@ class Moments:
                 f"a covariance needs at least {ddof + 1} samples, got {self.count}", hint="take more samples"
             )
         return (self.scatter + self.scatter.mT) / (2 * (self.count - ddof))
-
-
-def gram_matrix(c: Float[Tensor, "*batch samples d"]) -> Float[Tensor, "*batch d d"]:
-    """The product cᵀc.
-
-    numpy computes half of the symmetric product; torch has no such product.
-    """
-    if c.ndim > 2:
-        return c.mT @ c
-    array = c.numpy()
-    return torch.from_numpy(array.T @ array)

@@ -17,6 +17,7 @@ from scipy import stats
 from torch import Tensor
 
 from headscope.errors import UsageError
+from headscope.maths.linear_algebra.symmetric import gram_matrix
 
 Array = NDArray[np.float64]
 
@@ -160,8 +161,9 @@ def relative_kurtosis(
     for k in sizes:
         part = y[:, :k]
         squares = part.square().sum(-1)
-        weighted = squares[:, None] * part
-        moved = squares.square() - 2 * ((part @ (weighted.mT @ part / n)) * part).sum(-1) - 4 * part @ weighted.mean(0)
+        fourth = gram_matrix(squares.sqrt()[:, None] * part) / n
+        third = squares @ part / n
+        moved = squares.square() - 2 * torch.linalg.vecdot(part @ fourth, part) - 4 * part @ third
         expected = k * (k + 2) * (n - 1) / (n + 1)
         excess_and_influence.append((float(squares.square().mean()) / expected - 1, moved / expected))
     return excess_and_influence
@@ -183,7 +185,7 @@ def _whitened(x: Float[Tensor, "samples d"]) -> tuple[Float[Tensor, "samples d"]
     if len(x) < x.shape[1] + 2:
         raise UsageError(f"{len(x)} samples in {x.shape[1]} dimensions are too few for a test: two more are needed")
     c = samples - samples.mean(0)
-    factor = torch.linalg.cholesky(c.mT @ c / len(c))
+    factor = torch.linalg.cholesky(gram_matrix(c) / len(c))
     y: Tensor = torch.linalg.solve_triangular(factor, c.mT, upper=False).mT
     return y, len(c), c.shape[1]
 

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headscope.errors import NumericsError
+from headscope.maths.linear_algebra.symmetric import gram_matrix, symmetric_eigenvalues
 
 # Rows of the long side that are turned to float64 at a time: the matrix itself is never copied whole.
 _ROWS = 1024
@@ -39,7 +40,7 @@ def singular_values(w: Float[Tensor, "*batch rows columns"]) -> Float[Tensor, "*
         tensor([3., 1.], dtype=torch.float64)
     """
     scale = _largest_entry(w)
-    squares: Tensor = torch.linalg.eigvalsh(_lower_gram(w if w.shape[-2] >= w.shape[-1] else w.mT, scale), UPLO="L")
+    squares = symmetric_eigenvalues(_lower_gram(w if w.shape[-2] >= w.shape[-1] else w.mT, scale))
     return squares.flip(-1).clamp_min(0.0).sqrt() * scale[..., 0]
 
 
@@ -52,8 +53,7 @@ def _lower_gram(
     """
     rows, size = tall.shape[-2:]
     if rows <= _ROWS and size <= _COLUMNS:
-        block = tall.to(torch.float64) / scale
-        return block.mT @ block  # a third less time than a sum of one product
+        return gram_matrix(tall.to(torch.float64) / scale)  # a third less time than a sum of one product
     gram = tall.new_zeros(*tall.shape[:-2], size, size, dtype=torch.float64)
     for first in range(0, rows, _ROWS):
         block = tall[..., first : first + _ROWS, :].to(torch.float64) / scale

@@ -1,18 +1,13 @@
-"""The products of linear layers by oneDNN, which torch itself asks only for lower precision.
-
-torch multiplies float32 matrices with MKL, whose fast kernels are for Intel's processors: on others that have AVX-512
-oneDNN takes half the time. Both sum products of float32 in float32, in another order. The operator is private, so that
-`has_kernel` guards it; without it layers compute as always.
-"""
+"""The products of linear layers by oneDNN (`attention.float32_products`); without it layers compute as always."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 
-import torch
 from torch import Tensor, nn
+
+from headscope.attention.float32_products import has_kernel, kernel, serves
 
 # Products of more multiplications are computed in parts of so many rows, whatever the number of threads.
 LARGE = 2**29
@@ -60,7 +55,7 @@ def _forward(layer: nn.Linear, owner: int, share: Share) -> Callable[[Tensor], T
     plain_forward = layer.forward
 
     def forward(x: Tensor) -> Tensor:
-        if threading.get_ident() != owner or not _serves(x, layer.weight):
+        if threading.get_ident() != owner or not serves(x, layer.weight):
             return plain_forward(x)
         return _product(x, layer.weight, layer.bias, share)
 
@@ -85,24 +80,5 @@ def _multiplied(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return product
 
 
-def _serves(x: Tensor, weight: Tensor) -> bool:
-    """Whether the kernel computes this product: float32 on the CPU, without a graph."""
-    is_float32 = x.dtype == weight.dtype == torch.float32
-    is_on_cpu = x.device.type == weight.device.type == "cpu"
-    is_plain = not torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu")
-    return is_float32 and is_on_cpu and is_plain and x.numel() > 0
-
-
-@cache
-def has_kernel() -> bool:
-    """Whether torch has the operator and it multiplies."""
-    x, weight = torch.ones(2, 3), torch.ones(4, 3)
-    try:
-        return bool((_kernel()(x, weight, torch.ones(4), "none", [], "") == 4).all())
-    except (AttributeError, RuntimeError, TypeError):
-        return False
-
-
 def _kernel() -> Any:
-    """The private operator: (x, weight, bias, name of what follows, its numbers, its algorithm) → product."""
-    return torch.ops.mkldnn._linear_pointwise
+    return kernel()
