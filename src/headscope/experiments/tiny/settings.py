@@ -16,7 +16,7 @@ COMMAND = Command(
         "trajectory` reads them. A study that was stopped goes on when the same command runs again."
     ),
     examples=(
-        "headscope study tiny --out out/tiny",
+        "headscope study tiny --out out/tiny-again",
         "headscope study tiny --minutes 3 --seed 1 --out out/brief",
         "headscope study tiny --texts notes.txt,letters.txt --vocabulary 800 --minutes 10",
     ),
