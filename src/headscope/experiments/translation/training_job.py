@@ -58,7 +58,8 @@ def task_of(params: Params, material: Material) -> Task:
     """The network, its objective and its data."""
     sizes = {"tokens": params.batch, "seed": params.seed}
     network = network_of(params)
-    network.set_attn_implementation("eager")  # maps of a sentence are so small that storing them is the fastest way
+    # Stored maps of sentences are small. In bfloat16 torch's fused attention takes longer, in float32 as long.
+    network.set_attn_implementation("eager")
     return Task(
         network,
         SequenceToSequence(start=BOS_ID, padding=PAD_ID, smoothing=SMOOTHING, agreement=params.agreement),
