@@ -1,10 +1,10 @@
 """What can be chosen for the experiment `tiny`."""
 
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from headscope.errors import UsageError
 from headscope.experiments.command import Command
+from headscope.experiments.training_clock import Clock
 
 COMMAND = Command(
     path=("study", "tiny"),
@@ -28,13 +28,6 @@ COMMAND = Command(
 # The recipe of the shipped weights.
 TEXTS = ("bible", "moby-dick", "addresses")
 MINUTES = 36.0
-
-
-class Clock(StrEnum):
-    """What minutes of training are."""
-
-    WALL = "wall"
-    PROCESSOR = "processor"
 
 
 @dataclass(frozen=True)

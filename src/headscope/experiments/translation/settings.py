@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from headscope.errors import UsageError
 from headscope.experiments.command import Command
+from headscope.experiments.training_clock import Clock
 
 COMMAND = Command(
     path=("study", "translation"),
@@ -60,13 +61,6 @@ class Precision(StrEnum):
 
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
-
-
-class Clock(StrEnum):
-    """What minutes of training are."""
-
-    WALL = "wall"
-    PROCESSOR = "processor"
 
 
 @dataclass(frozen=True)
