@@ -72,7 +72,7 @@ def test_what_the_kernel_does_not_serve_is_as_always(layers: nn.Sequential, monk
         raise AssertionError("the kernel was asked")
 
     has_kernel()
-    monkeypatch.setattr(linear_kernel, "_kernel", lambda: refuse)
+    monkeypatch.setattr(linear_kernel, "kernel", lambda: refuse)
     answers: list[Tensor] = []
 
     @torch.no_grad()

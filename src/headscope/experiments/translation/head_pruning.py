@@ -14,7 +14,7 @@ from torch import Tensor
 from headscope.core import Site
 from headscope.corpora.parallel.pairs import PairPart
 from headscope.experiments.prune.ablation import Outputs, switched_off
-from headscope.experiments.prune.curve import RANDOM, Curves, Pruner, counts, original_nats
+from headscope.experiments.prune.curve import RANDOM, Curves, Pruner, original_nats
 from headscope.experiments.translation.pair_material import Material, drawn_part
 from headscope.experiments.translation.pair_text import PairText
 from headscope.maths.resampling.clustered_mean import Estimate, clustered_mean
@@ -53,11 +53,6 @@ def head_pruning(model: Model, material: Material, seed: int, step: Step) -> Hea
     pruner = Pruner(model, judged, heads, zeros, original_nats(model, judged, step), step)
     curves = {IMPORTANCE: pruner.curve(IMPORTANCE, order), RANDOM: pruner.random(DRAWS, seed)}
     return HeadPruning(heads, importance, curves)
-
-
-def n_readings(n_heads: int) -> int:
-    """How often a set of pairs is read in all."""
-    return n_heads + 1 + (1 + DRAWS) * len(counts(n_heads))
 
 
 def _text(part: PairPart, material: Material) -> PairText:

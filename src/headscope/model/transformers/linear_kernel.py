@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -76,9 +75,5 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None, share: Share) -> Te
 
 
 def _multiplied(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    product: Tensor = _kernel()(x, weight, bias, "none", [], "")
+    product: Tensor = kernel()(x, weight, bias, "none", [], "")
     return product
-
-
-def _kernel() -> Any:
-    return kernel()
