@@ -14,6 +14,8 @@ from tests.architecture.test_members import LIGHT, imports_of
 
 ROOT = Path(__file__).parents[2] / "src" / "headscope" / "experiments"
 EXPERIMENTS = sorted(path.parent.name for path in ROOT.glob("*/experiment.py"))
+# What settings of several experiments share, and loads as little as they do.
+SHARED_SETTINGS = {"headscope.experiments.command", "headscope.experiments.training_clock"}
 ROLES = ("__init__.py", "about.md", "settings.py", "experiment.py", "tables.py", "figures.py", "sentences.py")
 
 
@@ -36,18 +38,25 @@ def test_nothing_about_an_experiment_lies_elsewhere() -> None:
         "experiment.py",
         "function.py",
         "text_sample.py",
+        "training_clock.py",
     }
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_settings_import_no_torch(name: str) -> None:
-    heavy = imports_of(ROOT / name / "settings.py") - LIGHT - {"headscope.experiments.command"}
+    heavy = imports_of(ROOT / name / "settings.py") - LIGHT - SHARED_SETTINGS
     assert not heavy, (
         f"experiments/{name}/settings.py may not import {sorted(heavy)}: help reads it and must be instant"
     )
     assert not imports_of(ROOT / name / "__init__.py"), (
         f"experiments/{name}/__init__.py holds a docstring and no import"
     )
+
+
+@pytest.mark.parametrize("module", sorted(SHARED_SETTINGS))
+def test_what_settings_share_imports_no_torch(module: str) -> None:
+    heavy = imports_of(ROOT / f"{module.rpartition('.')[2]}.py") - LIGHT
+    assert not heavy, f"{module} may not import {sorted(heavy)}: help reads it and must be instant"
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
