@@ -231,6 +231,12 @@ def test_drawn_pairs_are_some_of_the_split(pairs: Path) -> None:
     assert drawn_part(test, len(test.pairs), seed=1) is test
 
 
+def test_a_recurrent_network_with_attention_has_its_report(pairs: Path, tmp_path: Path) -> None:
+    run = hs.translation(pair=str(pairs), out=tmp_path, network=Network.LSTM, score=Score.BAHDANAU, **BRIEF)
+    assert run["translation"].tables["heads"].select("stack", "kind", "layer", "head").rows() == [("dec", "cross", 0, 0)]
+    assert "structure" not in run.findings  # its one head is cross-attention
+
+
 def test_a_folder_of_other_settings_is_refused(study: Run, folder: Path, pairs: Path) -> None:
     with pytest.raises(UsageError, match="holds another training"):
         hs.translation(pair=str(pairs), out=folder, **{**SETTINGS, "rate": 0.02})

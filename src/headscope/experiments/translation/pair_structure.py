@@ -25,9 +25,13 @@ FEWEST_WORDS = 8  # of a sentence: in a short one every band is wide
 def pair_structure(model: Model, material: Material, translations: Sequence[str], step: Step) -> Finding | None:
     """The finding of the lens on judged pairs of some length; None where no self-attention was seen.
 
+    A recurrent decoder has cross-attention alone, which the lens does not measure.
+
     Properties:
         - each stack reads its own side of a pair  (tested: test_the_structure_of_pairs_reads_both_sides)
     """
+    if not any(site.kind == "self" for site in model.sites):
+        return None
     pairs = long_pairs(material.judged.sources, translations)
     params = Params(windows=MOST)
     state = LENS.start(params, model.spec, model.sites, TextSize(len(pairs), 0))
