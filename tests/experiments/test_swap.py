@@ -18,12 +18,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import headscope as hs
 from headscope.attention.call import Call, Output
-from headscope.attention.fitting import output_error
+from headscope.attention.fitting import SEEDS, output_error
 from headscope.attention.maps import pattern
 from headscope.attention.mechanism import Cost, Mechanism, mechanisms
 from headscope.attention.mechanisms.band_sparse import BandSparse
 from headscope.attention.mechanisms.dense import Dense
 from headscope.attention.mechanisms.linear import Linear
+from headscope.attention.mechanisms.linformer import Linformer
 from headscope.attention.mechanisms.longformer import Longformer
 from headscope.attention.mechanisms.window import Window
 from headscope.core import Site
@@ -667,8 +668,20 @@ def test_a_fit_keeps_the_kind() -> None:
                 assert type(example.fit(calls)) is type(example)
     errors = {name: output_error(Linear(name), calls) for name in ("elu", "relu", "taylor")}
     assert errors[Linear("elu").fit(calls).feature] == min(errors.values())
-    assert Linear("random").fit(calls) == Linear("random")
     assert output_error(Dense(), calls) == 0.0
+
+
+@pytest.mark.parametrize("mechanism", [Linear("random", count=16, seed=3), Linformer(rank=2, segment=5, seed=3)])
+def test_a_fit_chooses_the_best_seed(mechanism: Linear | Linformer) -> None:
+    calls = [random_call(40, True, seed) for seed in range(2)]
+    errors = {seed: output_error(replace(mechanism, seed=seed), calls) for seed in range(3, 3 + SEEDS)}
+    assert len(set(errors.values())) == SEEDS
+    assert mechanism.fit(calls).seed == min(errors, key=errors.__getitem__) != 3
+
+
+def test_a_fit_leaves_learnt_projections() -> None:
+    learnt = Linformer(rank=2, segment=5, keys=torch.eye(2, 5))
+    assert learnt.fit([random_call(40, True, 0)]) is learnt
 
 
 def test_a_fit_keeps_the_heads(tiny: Model, windows: tuple[Tokens, ...]) -> None:

@@ -233,7 +233,9 @@ def test_drawn_pairs_are_some_of_the_split(pairs: Path) -> None:
 
 def test_a_recurrent_network_with_attention_has_its_report(pairs: Path, tmp_path: Path) -> None:
     run = hs.translation(pair=str(pairs), out=tmp_path, network=Network.LSTM, score=Score.BAHDANAU, **BRIEF)
-    assert run["translation"].tables["heads"].select("stack", "kind", "layer", "head").rows() == [("dec", "cross", 0, 0)]
+    assert run["translation"].tables["heads"].select("stack", "kind", "layer", "head").rows() == [
+        ("dec", "cross", 0, 0)
+    ]
     assert "structure" not in run.findings  # its one head is cross-attention
 
 

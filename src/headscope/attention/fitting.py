@@ -1,20 +1,21 @@
-"""Chooses parameters of mechanisms for calls of one head: the keys with the most mass, and errors of the output."""
+"""Chooses parameters of mechanisms for calls of one head: the keys with the most mass, and the nearest output."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import torch
 
 from headscope.attention.call import Call
 from headscope.attention.maps import pattern
+from headscope.attention.mechanism import Mechanism
 from headscope.attention.mechanisms.dense import Dense
+from headscope.attention.sparse.pattern import Pattern
 
-if TYPE_CHECKING:
-    from headscope.attention.mechanism import Mechanism
-    from headscope.attention.sparse.pattern import Pattern
+AnyMechanism = TypeVar("AnyMechanism", bound=Mechanism)
+SEEDS = 8  # of random features and projections that a head may choose from
 
 
-def heaviest_keys(calls: Sequence[Call], covered: "Pattern", count: int) -> tuple[int, ...]:
+def heaviest_keys(calls: Sequence[Call], covered: Pattern, count: int) -> tuple[int, ...]:
     """The `count` key positions with the most mass outside of what a pattern covers, summed over calls and queries.
 
     Properties:
@@ -30,7 +31,7 @@ def heaviest_keys(calls: Sequence[Call], covered: "Pattern", count: int) -> tupl
     return tuple(sorted(torch.argsort(mass, descending=True, stable=True)[:count].tolist()))
 
 
-def output_error(mechanism: "Mechanism", calls: Sequence[Call]) -> float:
+def output_error(mechanism: Mechanism, calls: Sequence[Call]) -> float:
     r"""The squared error of the output relative to that of dense attention: $\sum |\Delta z|^2 / \sum |z|^2$."""
     squared_error = total = 0.0
     for call in calls:
@@ -38,3 +39,8 @@ def output_error(mechanism: "Mechanism", calls: Sequence[Call]) -> float:
         squared_error += float((mechanism(call).out.double() - dense).square().sum())
         total += float(dense.square().sum())
     return squared_error / total if total else squared_error
+
+
+def nearest_to_dense(mechanisms: Iterable[AnyMechanism], calls: Sequence[Call]) -> AnyMechanism:
+    """The mechanism with the smallest `output_error`, the first of equal ones."""
+    return min(mechanisms, key=lambda mechanism: output_error(mechanism, calls))

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from headscope.attention import compiled
 from headscope.attention.call import Call, Output
-from headscope.attention.fitting import output_error
+from headscope.attention.fitting import SEEDS, nearest_to_dense
 from headscope.attention.mechanism import Cost, Mechanism
 from headscope.attention.sparse.blocks import allowed_mask
 from headscope.attention.sparse.feature_maps import FEATURES, features, random_directions, random_features
@@ -78,11 +78,15 @@ class Linear(Mechanism):
         return (cls(), cls("relu"), cls("taylor"), cls("random"), cls("identity", normalise=False))
 
     def fit(self, calls: Sequence[Call]) -> "Linear":
-        """The feature map without random directions whose output is nearest to that of dense attention."""
-        if not self.normalise or self.feature == "random":
+        """The feature map, or the seed of random features, whose output is nearest to that of dense attention.
+
+        Without a normaliser there is nothing to choose.
+        """
+        if not self.normalise:
             return self
-        with_features = [replace(self, feature=name) for name in ("elu", "relu", "taylor")]
-        return min(with_features, key=lambda mechanism: output_error(mechanism, calls))
+        if self.feature == "random":
+            return nearest_to_dense([replace(self, seed=self.seed + step) for step in range(SEEDS)], calls)
+        return nearest_to_dense([replace(self, feature=name) for name in ("elu", "relu", "taylor")], calls)
 
     def supports(self, call: Call) -> str | None:
         """Refuses what belongs to the exponential of a score."""

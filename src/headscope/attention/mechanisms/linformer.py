@@ -12,6 +12,7 @@ How:
     over the projected keys, merged by log-sum-exp: O(n · s + n² · rank / s).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -21,6 +22,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headscope.attention.call import Call, Output
+from headscope.attention.fitting import SEEDS, nearest_to_dense
 from headscope.attention.mechanism import Cost, Mechanism
 from headscope.attention.mechanisms.dense import Dense, with_sinks
 from headscope.attention.sparse.explicit_softmax import explicit_attention
@@ -91,6 +93,12 @@ class Linformer(Mechanism):
     def as_dense(cls, n: int) -> "Linformer":
         """One segment that holds every position."""
         return cls(rank=1, segment=max(1, n))
+
+    def fit(self, calls: Sequence[Call]) -> "Linformer":
+        """The seed of the projections whose output is nearest to that of dense attention; learnt ones stay."""
+        if self.keys is not None:
+            return self
+        return nearest_to_dense([replace(self, seed=self.seed + step) for step in range(SEEDS)], calls)
 
     def supports(self, call: Call) -> str | None:
         """Refuses what acts on single pairs: it cannot reach a projected key."""

@@ -112,7 +112,9 @@ class Params:
     )
     fit: bool = field(
         default=False,
-        metadata={"help": "choose columns, global positions and features for each head, from its activations"},
+        metadata={
+            "help": "choose columns, global positions, features and projections for each head, from its activations"
+        },
     )
     save: str = field(default="", metadata={"help": "write the plan into this file", "metavar": "FILE"})
     repair: int = field(
