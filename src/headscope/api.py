@@ -418,7 +418,9 @@ def _trained_run(
         holder.release()
     findings = {finding.lens: finding for finding in result.findings}
     if result.model is not None and result.lenses:
-        lens_run = measure(result.model, lenses=result.lenses, seed=params.seed, progress=listener)
+        lens_run = measure(
+            result.model, lenses=list(result.lenses), params=result.lenses, seed=params.seed, progress=listener
+        )
         findings |= lens_run.findings
     run = Run(result.spec, result.sites, findings, result.text, versions(), params.seed)
     listener.step(WRITING, 0, 1)

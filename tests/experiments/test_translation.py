@@ -17,7 +17,7 @@ from headscope.cli import main
 from headscope.core import Run
 from headscope.corpora.parallel.pairs import Pair
 from headscope.errors import UsageError
-from headscope.experiments.translation.experiment import EXPERIMENT
+from headscope.experiments.translation.experiment import EXPERIMENT, LENSES
 from headscope.experiments.translation.head_pruning import head_pruning
 from headscope.experiments.translation.judged_translations import judged_translations, searches
 from headscope.experiments.translation.pair_material import Material, drawn_part, gather
@@ -211,7 +211,7 @@ def test_pruning_curves_of_a_translator(study: Run) -> None:
 
 
 def test_the_structure_of_pairs_reads_both_sides(study: Run, folder: Path, material: Material) -> None:
-    assert {"structure", "spectra", "alignment"} < set(study.findings)
+    assert {"structure", *LENSES} < set(study.findings)
     families = study["structure"].tables["families"]
     assert {(row["stack"], row["kind"]) for row in families.iter_rows(named=True)} == {("enc", "self"), ("dec", "self")}
     model = hs.open(folder / "training/best")

@@ -17,8 +17,8 @@ reads their types, defaults and metadata), and `COMMAND`, where the command is f
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
@@ -108,7 +108,7 @@ class Experiment(ABC, Generic[P]):
 class Made:
     """What an experiment made: its model as plain data, what was measured, and on which text.
 
-    `lenses` are asked about `model` too, and have sections in the same report.
+    `lenses` are asked about `model` too, each with its parameters, and have sections in the same report.
     """
 
     spec: ModelSpec
@@ -116,7 +116,7 @@ class Made:
     findings: tuple[Finding, ...]
     text: TextSpec
     model: Model | None = None
-    lenses: tuple[str, ...] = ()
+    lenses: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 
 
 class TrainingExperiment(Experiment[P]):

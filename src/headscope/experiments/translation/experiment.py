@@ -37,7 +37,9 @@ from headscope.experiments.translation.variants import MAIN, description, folder
 from headscope.progress import Progress, Stage, Step, announce
 from headscope.training.trainer import TRAINING
 
-WEIGHT_LENSES = ("spectra", "alignment")  # whose sections the report of a study has, besides the pairs' own
+# Lenses whose sections the report of a study has, besides the pairs' own, with their parameters. None of them reads the
+# shipped text: encoder and decoder would both be given it, and it is no translation of itself.
+LENSES: Mapping[str, Mapping[str, object]] = {"spectra": {}, "alignment": {}, "roles": {"with_text": False}}
 _SHOWN = 4  # translations on a terminal
 _SECONDS_BY_PAIR = {GREEDY: 0.02, BEAM: 0.06}  # of a core, for the time left at first
 
@@ -82,7 +84,7 @@ class Translation(TrainingExperiment[Params]):
             return Made(model.spec, model.sites, (finding,), text)
         structure = pair_structure(model.model, material, main.translations[BEAM].hypotheses, progress.step)
         findings = (finding,) if structure is None else (finding, structure)
-        return Made(model.spec, model.sites, findings, text, model.model, WEIGHT_LENSES)
+        return Made(model.spec, model.sites, findings, text, model.model, LENSES)
 
     def show(self, finding: Finding) -> Display:
         """The scores, or the variants where there are some; and some translations."""
