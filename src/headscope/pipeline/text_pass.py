@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from headscope.attention.sparse.shared_heads import heads_shared
 from headscope.attention.statistics import Request, RowStatistics
 from headscope.core import Site
 from headscope.corpora import Windows
@@ -216,7 +217,7 @@ class _Recorder:
 
     def run(self, tokens: Int[Tensor, "batch tokens"], after_call: Callable[[], None] | None) -> None:
         """One forward of the body, and `after_call` after every attention call."""
-        with onednn_linear(self._body, mapped):
+        with onednn_linear(self._body, mapped), heads_shared(mapped):
             self.session.run(tokens, head=False, each=after_call)
 
     def assembly(self, needs: Needs) -> SiteAssembly:

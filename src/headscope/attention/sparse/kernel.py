@@ -20,6 +20,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from headscope.attention.sparse.shared_heads import share_of
+
 Rows = tuple[Float[Tensor, "batch heads queries d_value"], Float[Tensor, "batch heads queries"]]
 Mask = Bool[Tensor, "mask_batch mask_heads queries keys"]
 Bias = Float[Tensor, "bias_batch bias_heads queries keys"]
@@ -37,13 +39,32 @@ def fused(
     """The output alone, by torch's choice of kernel.
 
     `causal` aligns at the top left.
+
+    Properties:
+        - the same bytes however heads are shared  (tested: test_sharing_heads_changes_no_byte)
     """
-    d_value = v.shape[-1]
+    d_value, groups = v.shape[-1], q.shape[1] // k.shape[1]
     q, k, v = of_one_width(q, k, v)
-    out = F.scaled_dot_product_attention(
+    share = share_of(q, k)
+    if share is None:
+        return _by_torch(q, k, v, mask, causal=causal, scale=scale)[..., :d_value]
+    # Token after token, as the kernel itself writes it.
+    out = q.new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[-1]).transpose(1, 2)
+
+    def fill(kv_heads: slice) -> None:
+        heads = slice(kv_heads.start * groups, kv_heads.stop * groups)
+        own_mask = mask[:, heads] if mask is not None and mask.shape[1] > 1 else mask
+        out[:, heads] = _by_torch(q[:, heads], k[:, kv_heads], v[:, kv_heads], own_mask, causal=causal, scale=scale)
+
+    share(fill, [slice(head, head + 1) for head in range(k.shape[1])])
+    return out[..., :d_value]
+
+
+def _by_torch(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, causal: bool, scale: float) -> Tensor:
+    out: Tensor = F.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
     )
-    return out[..., :d_value]
+    return out
 
 
 def flash(

@@ -1,20 +1,17 @@
 """The products of linear layers by oneDNN (`attention.float32_products`); without it layers compute as always."""
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from torch import Tensor, nn
 
 from headscope.attention.float32_products import has_kernel, kernel, serves
+from headscope.attention.sparse.shared_heads import Fill, Share
 
 # Products of more multiplications are computed in parts of so many rows, whatever the number of threads.
-LARGE = 2**29
-ROWS = 512
-
-Fill = Callable[[slice], None]
-# Does the work for each slice, on one or several threads.
-Share = Callable[[Fill, Sequence[slice]], object]
+LARGE = 2**26
+ROWS = 256
 
 
 def _one_after_the_other(fill: Fill, parts: Iterable[slice]) -> None:
