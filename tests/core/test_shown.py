@@ -26,7 +26,7 @@ from headscope.core import (
     ports,
 )
 from headscope.core.card import MOST_ROWS, Card, Point, listed
-from headscope.core.model_summary import model_card, model_line, site_lines
+from headscope.core.model_summary import model_card, model_heading, model_line, site_lines
 from tests.html_page import Page
 
 HOSTILE = "<b>\"&'</style><script>alert(1)</script>"
@@ -120,6 +120,20 @@ def test_a_list_of_names(n: int, text: str) -> None:
 def test_a_model_in_one_line() -> None:
     assert model_line(spec()) == "smollm2: LlamaForCausalLM, decoder-only, 135 million parameters in float32"
     assert model_line(spec(dequantised="Q4_1", device="cuda:0")).endswith("float32, expanded from Q4_1, on cuda:0")
+
+
+@pytest.mark.parametrize(
+    ("name", "heading"),
+    [
+        ("smollm2", "smollm2"),
+        ("org/model", "org/model"),
+        ("/a/b/c", "/a/b/c"),
+        ("out/translation/training/best", "out/translation/training/best"),
+        ("/home/somebody/out/training/best", "…/out/training/best"),
+    ],
+)
+def test_the_heading_of_a_report_has_the_last_parts_of_a_path(name: str, heading: str) -> None:
+    assert model_heading(spec(name)) == heading
 
 
 def test_a_model_shows_its_sites_and_what_to_be_careful_with() -> None:

@@ -1,6 +1,7 @@
 """A model and its attention in a few words, for cards, notebooks and the terminal."""
 
 from collections.abc import Sequence
+from pathlib import PurePath
 
 from headscope.core.card import Card
 from headscope.core.model_spec import ModelSpec
@@ -8,6 +9,16 @@ from headscope.core.numbers import count, counted, ranges
 from headscope.core.site import Site
 
 _STACKS = {"enc": "encoder ", "dec": "decoder ", "only": "", "text": "text ", "image": "image ", "sound": "sound "}
+
+
+_HEADING_PARTS = 3  # of the path of a folder: DIR/training/best
+
+
+def model_heading(model: ModelSpec) -> str:
+    """The name of a model above its report; of a folder's whole path the last parts."""
+    path = PurePath(model.name)
+    is_long = path.is_absolute() and len(path.parts) > _HEADING_PARTS + 1
+    return "…/" + "/".join(path.parts[-_HEADING_PARTS:]) if is_long else model.name
 
 
 def model_card(model: ModelSpec, sites: Sequence[Site]) -> Card:

@@ -11,7 +11,7 @@ import numpy as np
 
 from headscope.core import Finding, Headline, Run
 from headscope.core.html_text import escape
-from headscope.core.model_summary import amount
+from headscope.core.model_summary import amount, model_heading
 from headscope.core.numbers import MINUS, count, counted, number
 from headscope.report.head_choice import Extreme, RoleGroup, habits, role_groups, with_unit
 from headscope.report.head_grid import HeadColumn, HeadGrid
@@ -38,7 +38,7 @@ def front(run: Run, grid: HeadGrid) -> str:
     warning = f'<p class="warning">{escape(model.weight_warning)}</p>' if model.weight_warning else ""
     lead = f'<p class="lead">{escape(summary)}.</p>' if summary else ""
     details = f'<p class="model-line">{escape(line)}</p>{warning}'
-    return f'<header id="top"><h1>{escape(model.name)}</h1>{lead}{details}</header>'
+    return f'<header id="top"><h1>{escape(model_heading(model))}</h1>{lead}{details}</header>'
 
 
 def grid_size(grid: HeadGrid) -> str:

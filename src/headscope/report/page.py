@@ -12,6 +12,7 @@ import numpy as np
 
 from headscope.core import Figure, Finding, Run
 from headscope.core.html_text import escape
+from headscope.core.model_summary import model_heading
 from headscope.report import bundle
 from headscope.report.colours import variables
 from headscope.report.contents import contents
@@ -67,7 +68,7 @@ _PROVENANCE = ("provenance", "Provenance")
 def _title(run: Run) -> str:
     """The name of the page: of what it is about, where that is one thing."""
     (*_, last) = (finding.about.title for finding in run.findings.values()) if run.findings else ("Attention",)
-    return f"{last if len(run.findings) == 1 else 'Attention'} of {run.model.name}"
+    return f"{last if len(run.findings) == 1 else 'Attention'} of {model_heading(run.model)}"
 
 
 def _provenance(run: Run) -> str:
