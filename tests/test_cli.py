@@ -170,6 +170,22 @@ def test_wrong_arguments_are_usage_errors(run, words):
     assert "Usage" in err
 
 
+@pytest.mark.parametrize(
+    ("words", "refusal"),
+    [
+        (["report", "tiny", "--window", "x"], "'--window': expected a whole number, got 'x'."),
+        (["report", "tiny", "--window", "1.5"], "'--window': expected a whole number, got '1.5'."),
+        (["prune", "tiny", "--tokens", "3"], "'--tokens': expected at least 16, got 3."),
+        (["study", "translation", "--precision", "int8"], "'--precision': 'int8' is not one of 'float32', 'bfloat16'."),
+        (["report", "tiny", "--seed", "-1"], "'--seed': expected at least 0, got -1."),
+    ],
+)
+def test_a_wrong_value_is_answered_with_what_was_expected(run, words, refusal):
+    code, out, err = run(*words)
+    assert (code, out) == (2, "")
+    assert f"Invalid value for {refusal}" in " ".join(err.replace("│", " ").split())
+
+
 def test_wrong_text_is_told_before_anything_is_opened(run, tmp_path):
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "binary").write_bytes(b"\0\1")

@@ -51,6 +51,7 @@ from headscope.cli.progress_display import shown_progress
 from headscope.cli.screen import note, resumable
 from headscope.cli.trajectory_command import TRAJECTORY_EXAMPLES, trajectory
 from headscope.cli.translate_command import TRANSLATE_EXAMPLES, translate
+from headscope.cli.value_errors import plain_value_errors
 from headscope.errors import HeadscopeError, LensError, NumericsError, UsageError
 from headscope.progress import WRITING, Stage
 
@@ -84,6 +85,11 @@ class Commands(ExperimentGroup):
             "bench",
         )
         return sorted(super().list_commands(ctx), key=lambda name: order.index(name) if name in order else len(order))
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; values that it refuses are said in plain words."""
+        with plain_value_errors():
+            return super().invoke(ctx)
 
 
 app = typer.Typer(
