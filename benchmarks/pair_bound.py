@@ -4,8 +4,9 @@
 
 No mechanism can know the map before it computes it, so what is best for the map is a bound for what a plan can do that
 drops as many pairs of every head: the largest weights of each row, and the largest of each head, normalised again. The
-third row does not drop the others but gives each their mean, which no plan of pairs does. Printed: the cosine of the
-embeddings with the original's, their mean and the least.
+other rows do not drop the rest. It gets the mean of its weights, which no plan of pairs does; or the runs of 16 or 8 keys
+with the most weight are read exactly, and of every other run the mean key. Printed: the cosine of the embeddings with the
+original's, their mean and the least.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ def main() -> None:
         "the largest weights of each row": partial(largest_of_rows, share=arguments.share),
         "the largest weights of each head": partial(largest_of_heads, share=arguments.share),
         "the largest of each row, the mean for the others": partial(with_mean, share=arguments.share),
+        "the largest runs of 16 keys, the mean key for the others": partial(with_runs, share=arguments.share, run=16),
+        "the largest runs of 8 keys, the mean key for the others": partial(with_runs, share=arguments.share, run=8),
     }
     print(
         f"{arguments.model}, {len(windows)} texts of {arguments.tokens} tokens of {arguments.text}, {arguments.share}"
@@ -70,6 +73,22 @@ def with_mean(pattern: Tensor, share: float) -> Tensor:
     is_large = _is_large(pattern, share)
     others = pattern.where(~is_large, 0.0).sum(-1, keepdim=True) / (~is_large).sum(-1, keepdim=True)
     return pattern.where(is_large, others)
+
+
+def with_runs(pattern: Tensor, share: float, run: int) -> Tensor:
+    """Each row with its largest runs of keys, and in place of every other run its mean key; normalised.
+
+    The score of a mean key is the mean of the scores, and so its weight the geometric mean. A run that is read as one
+    key counts as one pair.
+    """
+    runs = pattern.unflatten(-1, (-1, run))
+    n_runs = runs.shape[-2]
+    count = max(1, int((share * n_runs * run - n_runs) / (run - 1)))
+    mass = runs.sum(-1)
+    is_kept = mass >= mass.topk(count, -1).values[..., -1:]
+    mean_keys = runs.clamp_min(1e-30).log().mean(-1, keepdim=True).exp()
+    changed = runs.where(is_kept[..., None], mean_keys).flatten(-2)
+    return changed / changed.sum(-1, keepdim=True)
 
 
 def _is_large(weights: Tensor, share: float) -> Tensor:
