@@ -4,9 +4,9 @@
 
 No mechanism can know the map before it computes it, so what is best for the map is a bound for what a plan can do that
 drops as many pairs of every head: the largest weights of each row, and the largest of each head, normalised again. The
-other rows do not drop the rest. It gets the mean of its weights, which no plan of pairs does; or the runs of 16 or 8 keys
-with the most weight are read exactly, and of every other run the mean key. Printed: the cosine of the embeddings with the
-original's, their mean and the least.
+other rows do not drop the rest. It gets the mean of its weights, which no plan of pairs does; or the runs of 16 or 8
+keys with the most weight are read exactly, and of every other run the mean key. Printed: the cosine of the embeddings
+with the original's, their mean and the least.
 """
 
 from __future__ import annotations
