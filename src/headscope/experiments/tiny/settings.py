@@ -84,4 +84,5 @@ class Params:
             raise UsageError(f"a text is named twice: {', '.join(self.texts)}", hint="name each text once")
         check_range("vocabulary", self.vocabulary, least=259)
         check_range("judged", self.judged, least=1024)
+        check_range("minutes", self.minutes, above=0.0)  # a budget alone may be infinite
         Budget(minutes=self.minutes, steps=self.steps, clock=self.clock.value)
