@@ -1,11 +1,15 @@
 """The study of the shipped model: a planted text, its phases, resumption, bands, refusals."""
 
 import json
+import math
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -15,31 +19,41 @@ import headscope as hs
 from headscope.cli import main
 from headscope.core import Run
 from headscope.corpora import shipped_text
+from headscope.corpora.byte_pair_tokenizer import BOS_ID, EOS_ID
 from headscope.errors import UsageError
 from headscope.experiments.tiny import training_phases
 from headscope.experiments.tiny.bands import BETTER_BITS, WORSE_BITS, Band, bands_of
-from headscope.experiments.tiny.experiment import EXPERIMENT
-from headscope.experiments.tiny.head_roles import RoleMass, role_masses
+from headscope.experiments.tiny.experiment import EXPERIMENT, Tiny
+from headscope.experiments.tiny.head_roles import MEASURE, InductionMeasure, RoleMass, role_masses
+from headscope.experiments.tiny.held_out_windows import TOKENS_PER_BATCH
+from headscope.experiments.tiny.kneser_ney import KneserNey
 from headscope.experiments.tiny.network_seed import fresh_network
 from headscope.experiments.tiny.sentences import headlines
-from headscope.experiments.tiny.settings import TEXTS, Params
-from headscope.experiments.tiny.shipped_record import shipped_record
+from headscope.experiments.tiny.settings import COMMAND, TEXTS, Params
+from headscope.experiments.tiny.shipped_record import read_record, shipped_record
 from headscope.experiments.tiny.tables import bands_table
 from headscope.experiments.tiny.text_losses import (
     ALL,
+    N_GRAMS,
     NO_WINDOW,
     SHIPPED,
     TRAINED,
+    UNIFORM,
     WINDOWS,
     TextLoss,
     judged_tokens,
+    loss_of,
+    n_gram_losses,
     network_losses,
 )
-from headscope.experiments.tiny.text_material import gather
-from headscope.experiments.tiny.training_phases import phase_names, trained
+from headscope.experiments.tiny.text_material import Material, gather, token_stream
+from headscope.experiments.tiny.training_phases import phase_names, train_phases
 from headscope.model.model import Model
-from headscope.progress import Silent, silent
+from headscope.progress import Progress, Silent, silent
+from headscope.training import Budget, Outcome, Recipe, Task
 from headscope.training.saved_steps import check_trajectory, saved_steps
+from headscope.training.state import State
+from headscope.training.training_folder import TrainingFolder
 from headscope.training.weights import weights_of
 from tests.experiments.planted_tiny import OPTIONS, SETTINGS, planted_text
 
@@ -52,13 +66,19 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def material(text: Path) -> Material:
+    return gather(Params(texts=(str(text),), vocabulary=SETTINGS["vocabulary"], judged=SETTINGS["judged"]), silent)
+
+
+@pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("study") / "out"
 
 
 @pytest.fixture(scope="module")
 def study(text: Path, folder: Path) -> Run:
-    return hs.tiny(texts=(str(text),), out=folder, **SETTINGS)
+    run: Run = hs.tiny(texts=(str(text),), out=folder, **SETTINGS)
+    return run
 
 
 def test_each_phase_has_its_folder(study: Run, folder: Path) -> None:
@@ -82,14 +102,18 @@ def test_each_phase_has_its_folder(study: Run, folder: Path) -> None:
 
 def test_a_killed_study_ends_the_same(study: Run, folder: Path, text: Path, tmp_path: Path) -> None:
     out = tmp_path / "killed"
-    for phase in ("cycles-64", "text"):
+    first_steps = [out / phase / "steps/00000001" for phase in ("cycles-64", "text")]
+    for folder_of_step in first_steps:
+        phase = folder_of_step.relative_to(out).parts[0]
         words = [sys.executable, "-m", "tests.experiments.planted_tiny", str(text), str(out), phase, "2"]
         killed = subprocess.run(words, capture_output=True, check=False)
         assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+        shutil.rmtree(folder_of_step)
     assert not (out / "report.html").exists()
     with pytest.raises(SystemExit) as stopped:
         main(["study", "tiny", "--texts", str(text), "--out", str(out), *OPTIONS, "--format", "json"])
     assert not stopped.value.code
+    assert not any(folder_of_step.exists() for folder_of_step in first_steps)  # no step was done twice
     names = ("model", "text/steps/00000003", "cycles-64/steps/00000003")
     for name in names:
         weights = [(place / name / "model.safetensors").read_bytes() for place in (out, folder)]
@@ -111,34 +135,95 @@ def test_the_model_has_the_form_of_the_shipped_one(study: Run, folder: Path) -> 
         assert record["results"][name].keys() == published["results"][name].keys()
     assert record["baseline_nats_per_token"].keys() == published["baseline_nats_per_token"].keys()
     assert record["curve"][-1].keys() == published["curve"][-1].keys()
-    assert "`headscope study tiny`" in (folder / "model/README.md").read_text()
     model = hs.open(folder / "model")
     assert model.tokens("ba")[0] == "<s>"
     assert model.spec.sha256 == study.model.sha256
 
 
+def test_the_record_holds_what_the_tables_hold(study: Run, folder: Path) -> None:
+    tables = study["tiny"].tables
+    record = read_record(folder / "model")
+    losses = tables["losses"].filter(pl.col("text") == ALL)
+    of_network = losses.filter(system=TRAINED)
+    assert record.bits_per_byte == pytest.approx(dict(of_network.select("window", "bits_per_byte").rows()), abs=5e-5)
+    n_grams = losses.filter(pl.col("system").is_in(list(N_GRAMS))).select("system", "nats_per_token").rows()
+    assert record.n_grams == pytest.approx(dict(n_grams), abs=5e-5)
+    heads = tables["heads"].group_by("role", "windows").agg(pl.col("value").max())
+    largest = {(role, windows): value for role, windows, value in heads.rows()}
+    assert record.induction == pytest.approx(
+        {windows: value for (role, windows), value in largest.items() if role == "induction"}, abs=5e-5
+    )
+    assert record.positional == pytest.approx(
+        {role: value for (role, windows), value in largest.items() if windows == "text"}, abs=5e-5
+    )
+    sizes = dict(tables["sizes"].select("size", TRAINED).rows())
+    assert (record.minutes, record.steps, record.cycle_steps, record.tokens) == (
+        sizes["minutes"],
+        sizes["steps"],
+        sizes["steps of cycles"],
+        sizes["tokens read"],
+    )
+    assert (record.steps, record.cycle_steps, record.tokens) == (12, 9, 3 * (3 * 1024 + 2048))
+
+
+def test_the_page_holds_what_the_tables_hold(study: Run, folder: Path) -> None:
+    page = (folder / "model/README.md").read_text()
+    for row in study["tiny"].tables["losses"].filter(pl.col("text") == ALL).iter_rows(named=True):
+        numbers = f" | {row['nats_per_token']:.3f} | {row['perplexity']:.1f} |"
+        name = f"tiny, window {row['window']}" if row["system"] == TRAINED else f"Kneser–Ney {row['system']}"
+        assert (f"| {name}{numbers}" in page) == (row["system"] in (TRAINED, *N_GRAMS)), row
+    assert "cycles-32 3 steps (budget), cycles-64 3 steps (budget), cycles-128 3 steps (budget)" in page
+    assert "`headscope study tiny`" in page
+
+
 def test_the_study_holds_what_its_prose_names(study: Run) -> None:
     finding = study["tiny"]
     documented = {column for names in finding.about.columns for column in names.split(", ")}
-    for name, table in finding.tables.items():
-        assert table.height, name
-        assert set(table.columns) <= documented, name
-    assert list(finding.tables) == ["bands", "losses", "heads", "course", "sizes"]
+    assert {column for table in finding.tables.values() for column in table.columns} == documented
+    assert all(table.height for table in finding.tables.values())
+    assert tuple(finding.tables) == COMMAND.tables
+
+
+def check_sums(losses: list[TextLoss]) -> None:
+    """The third loss is the sum of the first two, which are those of different texts."""
+    assert [loss.text for loss in losses] == ["a", "b", ALL]
+    assert len({(loss.system, loss.window) for loss in losses}) == 1
+    first, second, both = losses
+    for name in ("nats", "n_tokens", "n_bytes"):
+        assert getattr(both, name) == pytest.approx(getattr(first, name) + getattr(second, name))
+    assert first.nats_per_token != pytest.approx(second.nats_per_token)
 
 
 def test_losses_add_up_over_texts(tiny: Model) -> None:
     documents = shipped_text().documents
-    first, second = "\n\n".join(documents[::2]), "\n\n".join(documents[1::2])
-    texts = {"a": (first,), "b": (second,)}
-    sums = {loss.text: loss for loss in network_losses(SHIPPED, tiny, texts, silent) if loss.window == 128}
-    assert list(sums) == ["a", "b", ALL]
-    for name in ("nats", "n_tokens", "n_bytes"):
-        assert getattr(sums[ALL], name) == pytest.approx(getattr(sums["a"], name) + getattr(sums["b"], name))
-    assert sums["a"].nats_per_token != pytest.approx(sums["b"].nats_per_token)
+    texts = {"a": ("\n\n".join(documents[::8]),), "b": ("\n\n".join(documents[4::8]),)}
+    losses = network_losses(SHIPPED, tiny, texts, silent)
+    assert [loss.window for loss in losses[::3]] == list(WINDOWS)
+    for start in range(0, len(losses), 3):
+        check_sums(losses[start : start + 3])
+
+
+def test_losses_of_n_grams_add_up_over_texts(material: Material) -> None:
+    (documents,) = material.judged.values()
+    texts = {"a": documents[:1], "b": documents[1:]}
+    losses = n_gram_losses(replace(material, judged=texts))
+    vocabulary = material.tokenizer.get_vocab_size()
+    for index, (system, order) in enumerate(N_GRAMS.items()):
+        own = losses[3 * index : 3 * index + 3]
+        assert {loss.system for loss in own} == {system}
+        check_sums(own)
+        model = KneserNey(material.train.numpy(), vocabulary, order)
+        for loss in own[:2]:
+            tokens = token_stream(material.tokenizer, texts[loss.text], EOS_ID)
+            assert loss.nats_per_token == pytest.approx(model.nats(tokens.numpy()))
+            assert loss.n_tokens == len(tokens) - (order - 1)
+            n_bytes = sum(len(document.encode()) for document in texts[loss.text])
+            assert loss.n_bytes == pytest.approx(n_bytes * loss.n_tokens / len(tokens))
+    assert loss_of(losses, UNIFORM).nats_per_token == pytest.approx(math.log(vocabulary))
 
 
 def test_a_loss_is_that_of_the_window_alone(tiny: Model) -> None:
-    documents = {"plain": ("\n\n".join(shipped_text().documents),)}
+    documents = {"plain": ("\n\n".join(shipped_text().documents[::3]),)}
     loss = next(loss for loss in network_losses(SHIPPED, tiny, documents, silent) if loss.window == 128)
     tokens = judged_tokens(tiny, documents["plain"])
     windows = tokens[: len(tokens) // 128 * 128].reshape(-1, 128)
@@ -148,30 +233,74 @@ def test_a_loss_is_that_of_the_window_alone(tiny: Model) -> None:
         with torch.no_grad():
             log_p = tiny.hf(input_ids=inputs[None]).logits[0].double().log_softmax(-1)
         nats -= float(log_p.gather(1, window[:, None]).sum())
-    assert loss.n_tokens == windows.numel()
+    assert loss.n_tokens == windows.numel() > TOKENS_PER_BATCH
     assert loss.nats == pytest.approx(nats, rel=1e-5)
     n_bytes = sum(len(document.encode()) for document in documents["plain"])
     assert loss.n_bytes == pytest.approx(n_bytes * windows.numel() / len(tokens))
 
 
-def test_a_length_ends_at_its_target(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_length_ends_at_its_target(
+    text: Path, material: Material, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(training_phases, "CYCLE_VALIDATION", 1)
     monkeypatch.setattr(training_phases, "CYCLE_TARGET", 0.0)
     params = Params(texts=(str(text),), **{**SETTINGS, "steps": 1})
-    network = trained(params, gather(params, silent), tmp_path, Silent())
+    network = train_phases(params, material, tmp_path, Silent())
     assert [(phase.outcome.state.ending, phase.outcome.state.step) for phase in network.cycles] == [("target", 0)] * 3
     assert network.text.outcome.state.ending == "budget"
 
 
-def test_minutes_of_cycles_are_limited(text: Path, tmp_path: Path) -> None:
-    params = Params(texts=(str(text),), vocabulary=400, minutes=0.04)
-    network = trained(params, gather(params, silent), tmp_path, Silent())
-    assert [phase.name for phase in network.phases] == ["cycles-32", "text"]  # no minute is left for longer rows
-    (cycles,) = network.cycles
-    assert cycles.outcome.state.ending == "budget"
-    longest_step = 60 * cycles.minutes / cycles.outcome.state.step
-    assert 1.2 <= 60 * cycles.minutes <= 1.2 + 20 * longest_step
-    assert network.minutes >= 0.04
+def test_the_measure_is_that_of_the_strongest_head_now(tiny: Model) -> None:
+    """It reads the weights of the network that it is given, whichever it was made with."""
+    fresh = fresh_network(tiny.spec.vocabulary, seed=0).train()
+    measure = InductionMeasure(fresh, BOS_ID, 48)
+    assert measure(fresh)[MEASURE] < 0.1
+    assert measure(tiny.hf) == InductionMeasure(tiny.hf, BOS_ID, 48)(tiny.hf)
+    assert measure(tiny.hf)[MEASURE] == pytest.approx(shipped_record().induction["2x48"], abs=0.03)
+    assert fresh.training
+
+
+def budgets(
+    params: Params, material: Material, minutes: Mapping[str, float], monkeypatch: pytest.MonkeyPatch
+) -> dict[str, Budget]:
+    """The budget of each phase, when the phases take these minutes instead of a training."""
+    budgets_by_phase: dict[str, Budget] = {}
+
+    def train(task: Task, recipe: Recipe, folder: Path, progress: Progress) -> Outcome:
+        budgets_by_phase[folder.name] = recipe.budget
+        return Outcome(TrainingFolder(folder), State(seconds=60 * minutes[folder.name]), pl.DataFrame())
+
+    monkeypatch.setattr(training_phases, "train", train)
+    train_phases(params, material, Path("unused"), Silent())
+    return budgets_by_phase
+
+
+@pytest.mark.parametrize(
+    ("minutes", "taken", "expected"),
+    [
+        (36.0, (1.0, 0.5, 0.25), {"cycles-32": 4.0, "cycles-64": 3.0, "cycles-128": 2.5, "text": 34.25}),
+        (6.0, (1.0, 0.5, 0.25), {"cycles-32": 3.0, "cycles-64": 2.0, "cycles-128": 1.5, "text": 4.25}),
+        (6.0, (1.0, 2.5, 0.0), {"cycles-32": 3.0, "cycles-64": 2.0, "text": 2.5}),
+        (36.0, (4.0, 0.0, 0.0), {"cycles-32": 4.0, "text": 32.0}),
+    ],
+)
+def test_minutes_of_cycles_are_limited(
+    minutes: float,
+    taken: tuple[float, float, float],
+    expected: dict[str, float],
+    material: Material,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    params = Params(vocabulary=SETTINGS["vocabulary"], minutes=minutes, steps=7)
+    budget_by_phase = budgets(params, material, dict(zip(phase_names(), (*taken, 0.0), strict=True)), monkeypatch)
+    assert {name: budget.minutes for name, budget in budget_by_phase.items()} == expected
+    assert {(budget.steps, budget.clock) for budget in budget_by_phase.values()} == {(7, "processor")}
+
+
+def test_cycles_that_leave_no_minutes_are_refused(material: Material, monkeypatch: pytest.MonkeyPatch) -> None:
+    params = Params(vocabulary=SETTINGS["vocabulary"], minutes=0.001)
+    with pytest.raises(UsageError, match=r"the cycles took all of 0\.001 minutes"):
+        budgets(params, material, {"cycles-32": 0.001}, monkeypatch)
 
 
 def test_a_seed_gives_its_weights() -> None:
@@ -249,15 +378,24 @@ def test_a_figure_beyond_its_band_is_said(study: Run, tiny: Model) -> None:
     assert "12 of 12" in headlines(tables)[0].full
     assert "all lie inside" in headlines(tables)[0].full
     beyond = [
-        replace(band, value=band.high + 0.01) if band.figure == "induction, 2x100" else band
+        replace(band, value=1.01, low=0.25, high=1.0)
+        if band.figure == "induction, 2x100"
+        else replace(band, value=0.24, low=0.25, high=1.0)
+        if band.figure == "first token"
+        else band
         for band in shipped_bands(tiny, 0.0)
     ]
     tables["bands"] = bands_table(beyond)
     statement = headlines(tables)[0]
-    assert "11 of 12" in statement.full
-    assert "outside: induction, 2x100" in statement.full
-    assert statement.effect == pytest.approx(11 / 12)
-    assert tables["bands"].filter(~pl.col("is_inside"))["figure"].to_list() == ["induction, 2x100"]
+    assert "10 of 12" in statement.full
+    assert (
+        "outside: induction, 2x100 1.010, band 0.250 to 1.000; first token 0.240, band 0.250 to 1.000."
+        in statement.full
+    )
+    assert "10 of 12" in statement.short
+    assert statement.effect == pytest.approx(10 / 12)
+    outside = tables["bands"].filter(~pl.col("is_inside"))
+    assert outside["figure"].to_list() == ["induction, 2x100", "first token"]
 
 
 def test_a_brief_study_says_that_it_is_brief(study: Run) -> None:
@@ -266,10 +404,45 @@ def test_a_brief_study_says_that_it_is_brief(study: Run) -> None:
     assert "outside: induction, 2x48 0.0" in statement
 
 
-def test_a_folder_of_other_settings_is_refused(study: Run, folder: Path, text: Path) -> None:
-    with pytest.raises(UsageError, match="holds another training"):
-        hs.tiny(texts=(str(text),), out=folder, **{**SETTINGS, "steps": 4})
+@pytest.mark.parametrize(("minutes", "is_brief"), [(3.0, True), (35.6, True), (35.7, False), (36.1, False)])
+def test_a_study_as_long_as_that_of_the_shipped_weights_is_not_brief(
+    study: Run, minutes: float, is_brief: bool
+) -> None:
+    tables = dict(study["tiny"].tables)
+    is_minutes = pl.col("size") == "minutes"
+    tables["sizes"] = tables["sizes"].with_columns(pl.when(is_minutes).then(minutes).otherwise(TRAINED).alias(TRAINED))
+    statement = headlines(tables)[0].full
+    assert statement.startswith(f"After {minutes} minutes, ")
+    assert ("The shipped weights had" in statement) == is_brief
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"steps": 4}, "cycles-32 holds another training: its recipe.budget.steps is 3, expected 4"),
+        ({"minutes": 6.0}, "cycles-32 holds another training: its recipe.budget.minutes is 4.0, expected 3.0"),
+        ({"minutes": 35.0}, "text holds another training: its recipe.budget.minutes is 3"),  # cycles take 4 in both
+        ({"clock": "wall"}, "cycles-32 holds another training: its recipe.budget.clock is 'processor'"),
+        ({"seed": 1}, "cycles-32 holds another training: its data.training.seed is 0, expected 1"),
+        ({"vocabulary": 410}, "cycles-32 holds another training: its data.training.vocabulary is 400, expected 410"),
+    ],
+    ids=str,
+)
+def test_a_folder_of_other_settings_is_refused(
+    study: Run, folder: Path, text: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        hs.tiny(texts=(str(text),), out=folder, **{**SETTINGS, **changes})
     assert hs.load(folder)["tiny"].status == "ok"  # nothing is lost
+
+
+def test_a_folder_of_another_text_is_refused(study: Run, folder: Path, text: Path, tmp_path: Path) -> None:
+    """The tokens of the cycles are the same; what is learnt from the text is not."""
+    other = tmp_path / "other.txt"
+    other.write_text(text.read_text().replace("ba", "be"))
+    with pytest.raises(UsageError, match=r"text holds another training: its data\."):
+        hs.tiny(texts=(str(other),), out=folder, **SETTINGS)
+    assert hs.load(folder)["tiny"].status == "ok"
 
 
 @pytest.mark.parametrize(
@@ -281,6 +454,7 @@ def test_a_folder_of_other_settings_is_refused(study: Run, folder: Path, text: P
         (["--texts", "bible,bible"], "named twice"),
         (["--minutes", "0"], "greater than 0"),
         (["--minutes", "nan"], "greater than 0"),
+        (["--minutes", "inf"], "minutes must be greater than 0, got inf"),
         (["--steps", "0"], "greater than or equal to 1"),
         (["--vocabulary", "100"], "greater than or equal to 259"),
         (["--judged", "10"], "greater than or equal to 1024"),
@@ -291,8 +465,14 @@ def test_a_folder_of_other_settings_is_refused(study: Run, folder: Path, text: P
     ids=" ".join,
 )
 def test_wrong_arguments_are_refused(
-    options: list[str], message: str, own_cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    options: list[str],
+    message: str,
+    own_cache: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.delattr(Tiny, "train")  # were they accepted, it would train for long
     with pytest.raises(SystemExit) as stopped:
         main(["study", "tiny", "--out", str(tmp_path / "out"), *options])
     assert stopped.value.code == 2
@@ -306,18 +486,39 @@ def test_wrong_arguments_are_refused(
     ("changes", "message"),
     [
         ({"texts": ()}, "needs a text"),
-        ({"vocabulary": 100}, "vocabulary"),
-        ({"judged": 10}, "judged"),
-        ({"steps": 0}, "steps"),
+        ({"texts": ("bible:test",)}, "is one split"),
+        ({"vocabulary": 258}, "vocabulary must be at least 259, got 258"),
+        ({"judged": 1023}, "judged must be at least 1024, got 1023"),
+        ({"steps": 0}, "steps must be greater than 0, got 0"),
+        ({"minutes": 0.0}, "minutes must be greater than 0, got 0"),
     ],
     ids=str,
 )
-def test_settings_that_make_no_sense_are_refused(changes: dict[str, object], message: str) -> None:
+def test_settings_that_make_no_sense_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         EXPERIMENT.check(replace(Params(), **changes))
 
 
-def test_a_text_without_enough_tokens_is_named(tmp_path: Path) -> None:
+def test_a_text_without_enough_tokens_is_named(text: Path, tmp_path: Path) -> None:
+    """Before the training, although it is judged after it."""
     brief = planted_text(tmp_path / "brief.txt", documents=24, words=40)
-    with pytest.raises(UsageError, match=r"held-out text has \d+ tokens|too short for batches"):
-        hs.tiny(texts=(str(brief),), out=tmp_path / "out", **SETTINGS)
+    expected = r"judged documents of \S+brief.txt have \d+ tokens, expected at least the 1024 of the longest window"
+    with pytest.raises(UsageError, match=expected):
+        hs.tiny(texts=(str(text), str(brief)), out=tmp_path / "out", **SETTINGS)
+    assert not any((tmp_path / "out" / phase).exists() for phase in phase_names())
+
+
+@pytest.mark.parametrize(
+    ("part", "n_tokens", "message"),
+    [
+        ("train", 3 * 1024 - 1, "a text of 3071 tokens is too short for batches of 2 windows of 1024 tokens"),
+        ("watched", 127, "the held-out text has 127 tokens, expected at least the 128 of a window"),
+    ],
+)
+def test_a_text_too_short_to_learn_from_is_refused_before_the_cycles(
+    part: str, n_tokens: int, message: str, material: Material, tmp_path: Path
+) -> None:
+    brief = replace(material, **{part: getattr(material, part)[:n_tokens]})
+    with pytest.raises(UsageError, match=message):
+        train_phases(Params(**SETTINGS), brief, tmp_path, Silent())
+    assert not list(tmp_path.iterdir())

@@ -129,6 +129,7 @@ def test_batches_of_text_depend_on_their_place_alone(mixture: TextMixture) -> No
         assert torch.equal(again.batch(place)["input_ids"], batch)
     assert mixture.identity() == again.identity()
     assert mixture.identity() != TextMixture(torch.arange(6000), vocabulary=VOCABULARY, seed=1).identity()
+    assert mixture.identity() != TextMixture(torch.arange(6000) + 1, vocabulary=VOCABULARY, seed=0).identity()
 
 
 def test_every_held_out_token_is_predicted_once() -> None:
@@ -143,7 +144,7 @@ def test_every_held_out_token_is_predicted_once() -> None:
 
 
 def test_some_windows_are_evenly_spread() -> None:
-    source = HeldOutWindows(torch.arange(1000), length=10, start=0, most=5)
+    source = HeldOutWindows(torch.arange(1000), length=10, start=0, least=5)
     assert source.batch(Place(0, 0))["labels"][:, 0].tolist() == [0, 200, 400, 600, 800]
     with pytest.raises(UsageError, match="has 9 tokens"):
         HeldOutWindows(torch.arange(9), length=10, start=0)

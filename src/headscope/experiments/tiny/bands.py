@@ -123,7 +123,7 @@ def _n_gram_band(losses: Sequence[TextLoss], record: ShippedRecord, system: str)
 def _induction_band(masses: Mapping[str, list[RoleMass]], record: ShippedRecord, windows: str) -> Band:
     least, largest = record.late_induction
     tolerance = largest - least
-    reason = f"±{tolerance:.2f}: what the figure moved in the second half of the shipped training"
+    reason = f"±{tolerance:.2f}: the range of the mass in windows 2x48 in the second half of the shipped training"
     return _mass_band(masses, INDUCTION, windows, record.induction[windows], tolerance, reason)
 
 

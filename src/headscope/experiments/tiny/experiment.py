@@ -21,6 +21,7 @@ from headscope.experiments.tiny.text_losses import (
     SHIPPED,
     TRAINED,
     WINDOWS,
+    check_judged,
     judged_tokens,
     judging_task,
     n_gram_losses,
@@ -34,7 +35,7 @@ from headscope.experiments.tiny.training_phases import (
     TrainedNetwork,
     phase_names,
     phase_task,
-    trained,
+    train_phases,
 )
 from headscope.model.model import Model, open_model
 from headscope.progress import Progress, Stage, Step, announce
@@ -64,20 +65,21 @@ class Tiny(TrainingExperiment[Params]):
         self.check(params)
         with one_thread(), threadpool_limits(1, user_api="blas"):
             material = gather(params, progress.step)
+            check_judged(material, open_model(NAME))
             announce(progress, _stages(params))
-            network = trained(params, material, folder, progress)
+            network = train_phases(params, material, folder, progress)
             return self._judged(params, material, network, folder, progress.step)
 
     def show(self, finding: Finding) -> Display:
         """The bands."""
         names = ("figure", "value", "low", "high", "is_inside", "published", "shipped", "null")
-        return Display(short_table(finding.tables["bands"], dict(zip(names, names, strict=True))))
+        return Display(short_table(finding.tables["bands"], {name: name for name in names}))
 
     def _judged(
         self, params: Params, material: Material, network: TrainedNetwork, folder: Path, progress: Step
     ) -> Made:
         record = shipped_record()
-        models = {TRAINED: _model(network, material, folder, {}), SHIPPED: open_model(NAME)}
+        models = {TRAINED: _write_model(network, material, folder, {}), SHIPPED: open_model(NAME)}
         losses = [
             *(
                 loss
@@ -88,7 +90,7 @@ class Tiny(TrainingExperiment[Params]):
         ]
         masses = {system: _masses(model, material) for system, model in models.items()}
         card = card_files(Results(params, material, network, losses, masses[TRAINED]))
-        model = _model(network, material, folder, card)
+        model = _write_model(network, material, folder, card)
         tables = {
             "bands": bands_table(bands_of(losses, masses, record, params.texts)),
             "losses": losses_table(losses),
@@ -121,8 +123,8 @@ def _stages(params: Params) -> list[Stage]:
     ]
 
 
-def _model(network: TrainedNetwork, material: Material, folder: Path, card: Mapping[str, bytes]) -> Model:
-    """The weights, written as a model that opens, with the page about them."""
+def _write_model(network: TrainedNetwork, material: Material, folder: Path, card: Mapping[str, bytes]) -> Model:
+    """Write the weights as a model, with the page about them, and open it."""
     companions = {**model_files(network.network), **material.companions, **card}
     return open_model(TrainingFolder(folder, companions).write_weights(MODEL_FOLDER, weights_of(network.network)))
 
@@ -134,13 +136,10 @@ def _masses(model: Model, material: Material) -> list[RoleMass]:
 
 
 def _method(params: Params, network: TrainedNetwork) -> str:
-    cycles = ", ".join(
-        f"{phase.name} {counted(phase.outcome.state.step, 'step')} ({phase.outcome.state.ending})"
-        for phase in network.cycles
-    )
+    cycles = ", ".join(phase.end for phase in network.cycles)
     state = network.text.outcome.state
     return (
-        f"Cycles with AdamW until a head has mass {CYCLE_TARGET:g} in induction, or their minutes are spent: {cycles}. "
+        f"Cycles with AdamW until a head has mass {CYCLE_TARGET:g} in induction, or their budget is spent: {cycles}. "
         f"Then {TEXT} with Muon and AdamW: {counted(state.step, 'step')}, {state.tokens:,} tokens; the rate falls "
         f"linearly to 0. {network.minutes:.1f} minutes in all ({params.clock.value} clock), on one thread; the weights "
         "of the last step are judged, on all full windows of the judged documents."

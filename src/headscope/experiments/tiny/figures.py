@@ -7,7 +7,7 @@ from headscope.core import Curves, Figure, HeatMap, Series
 from headscope.experiments.tiny.head_roles import FIRST, INDUCTION, MEASURE, PREVIOUS, REPEATS, window_name
 from headscope.experiments.tiny.shipped_record import ShippedRecord
 from headscope.experiments.tiny.tables import Tables, of_windows
-from headscope.experiments.tiny.text_losses import N_GRAMS, SHIPPED, TRAINED
+from headscope.experiments.tiny.text_losses import ALL, N_GRAMS, SHIPPED, TRAINED
 from headscope.experiments.tiny.training_phases import TEXT
 
 Numbers = np.ndarray[tuple[int], np.dtype[np.float64]]
@@ -31,7 +31,7 @@ def figures(tables: Tables, record: ShippedRecord) -> tuple[Figure, ...]:
 def _by_window(losses: pl.DataFrame) -> Curves:
     networks = {system: of_windows(losses, system) for system in (TRAINED, SHIPPED)}
     windows = _numbers(networks[TRAINED], "window")
-    n_grams = losses.filter(pl.col("text") == "all", pl.col("window").is_null())
+    n_grams = losses.filter(pl.col("text") == ALL, pl.col("window").is_null())
     return Curves(
         "loss_by_window",
         "Held-out loss by the length of the window",

@@ -31,7 +31,10 @@ Windows = Int[Tensor, "windows tokens"]
 
 @dataclass(frozen=True)
 class RoleMass:
-    """The mean mass that a head gives to the keys of a role, and the same by chance."""
+    """The mean mass that a head gives to the keys of a role, and its null.
+
+    The null is the same mass where nothing repeats, or on text the mass of uniform attention.
+    """
 
     role: str
     windows: str
@@ -94,11 +97,11 @@ def _induction(model: Model, start: int, length: int, has_start: bool) -> list[R
 
 
 def _repeated_sums(
-    model: Model, start: int, length: int, count: int, *, repeats: bool = True, has_start: bool = True
+    model: Model, start: int, length: int, rows: int, *, repeats: bool = True, has_start: bool = True
 ) -> dict[Site, Sums]:
     ids = torch.arange(N_SPECIAL, model.spec.vocabulary)
     generator = torch.Generator().manual_seed(length)
-    windows = RandomTokens(length, repeats, None)(ids, generator, count, 2 * length + 1)
+    windows = RandomTokens(length, repeats, None)(ids, generator, rows, 2 * length + 1)
     windows[:, 0] = start
     windows = windows if has_start else windows[:, 1:]
     return {site: made_sums(captured, length) for site, captured in _captured(model, windows, length).items()}

@@ -19,9 +19,9 @@ TOKENS_PER_BATCH = 8192
 
 
 class HeldOutWindows:
-    """The full windows of a text, or about `most` of them, evenly spread."""
+    """The full windows of a text, or evenly spaced ones: no fewer than `least`, where the text has as many."""
 
-    def __init__(self, tokens: Int[Tensor, " tokens"], *, length: int, start: int, most: int | None = None) -> None:
+    def __init__(self, tokens: Int[Tensor, " tokens"], *, length: int, start: int, least: int | None = None) -> None:
         count = len(tokens) // length
         if not count:
             raise UsageError(
@@ -29,8 +29,8 @@ class HeldOutWindows:
                 hint="give more text",
             )
         windows = tokens[: count * length].reshape(count, length)
-        spread = slice(None) if most is None else slice(0, None, max(1, count // most))
-        self._windows, self._start = windows[spread], start
+        spacing = 1 if least is None else max(1, count // least)
+        self._windows, self._start = windows[::spacing], start
         self._rows = max(1, TOKENS_PER_BATCH // length)
 
     def identity(self) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-r"""Interpolated Kneser–Ney models of n tokens: what a network must beat.
+r"""Interpolated Kneser–Ney models of n tokens, next to which a network is judged.
 
 Definition:
     With $c_n$ the counts of n-grams in the training text, and for shorter m the number $c_m(w)$ of different
@@ -35,7 +35,7 @@ class _Table:
     counts: Ints
     contexts: Ints
     totals: Ints
-    kinds: Ints
+    followers: Ints  # how many different tokens follow each context
 
     @property
     def discount(self) -> float:
@@ -62,7 +62,7 @@ class KneserNey:
             gram = self._grams(held_out, n)
             context = gram // self._vocabulary
             total = _values_at(context, table.contexts, table.totals)
-            followers = _values_at(context, table.contexts, table.kinds)
+            followers = _values_at(context, table.contexts, table.followers)
             count, divisor = _values_at(gram, table.grams, table.counts), np.maximum(total, 1)
             lower = table.discount * followers / divisor * probability
             interpolated = np.maximum(count - table.discount, 0.0) / divisor + lower

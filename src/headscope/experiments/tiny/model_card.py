@@ -34,9 +34,9 @@ pipeline_tag: text-generation
 # tiny
 
 A Llama of {parameters:,} parameters ({layers} layers, width {width}, {heads} heads of
-{d_head}, {kv_heads} key-value heads, vocabulary {vocabulary}) that headscope carries for examples
-and tests. It is made to be looked at, not to be useful: it has a clear induction head, a
-previous-token head, and heads that rest on the first token.
+{d_head}, {kv_heads} key-value heads, vocabulary {vocabulary}), trained by the recipe of the model
+that headscope carries for examples and tests. It is made to be looked at, not to be useful: the
+table of attention says which heads do induction, look one token back, or rest on the first token.
 
 This page and `training.json` are written by `headscope study tiny`.
 
@@ -49,8 +49,9 @@ Apache-2.0.
 ## Training
 
 {minutes:.1f} minutes of one core ({clock} clock), {steps:,} steps, {tokens_seen:,} tokens, seed {seed}.
-First cycles of random tokens until an induction head appeared, with L0.H0 started as a
-previous-token head; then {text_share:.0%} text, {cycle_share:.0%} cycles, {repeated_share:.0%}
+First cycles of random tokens, with L0.H0 started as a previous-token head, until a head put
+{cycle_target:g} of its mass on the token after the earlier copy or their budget was spent:
+{cycle_ends}. Then {text_share:.0%} text, {cycle_share:.0%} cycles, {repeated_share:.0%}
 repeated text, in rows of {lengths} tokens. Muon for the matrices (peak learning rate
 {matrix_rate:g}), AdamW for the rest ({other_rate:g}), linear decay.
 
@@ -173,6 +174,8 @@ def _card(results: Results, record: dict[str, Any]) -> str:
         train_tokens=record["data"]["tokens"]["train"],
         judged_tokens=record["data"]["tokens"]["judged"],
         minutes=results.trained.minutes,
+        cycle_target=training_phases.CYCLE_TARGET,
+        cycle_ends=", ".join(phase.end for phase in results.trained.cycles),
         text_share=1.0 - cycles - repeated,
         cycle_share=cycles,
         repeated_share=repeated,

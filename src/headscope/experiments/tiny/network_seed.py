@@ -22,7 +22,7 @@ from headscope.corpora.byte_pair_tokenizer import BOS_ID, EOS_ID
 LAYERS, WIDTH, HEADS, KV_HEADS, D_MLP, POSITIONS = 4, 128, 8, 4, 320, 1024
 D_HEAD = WIDTH // HEADS
 EMBEDDING_STD = 0.1  # with 0.04 the copying circuit, and so induction, comes much later
-GAIN = 80.0  # the largest score of the previous token before the rotation's share
+GAIN = 80.0  # the score of the previous token in the plane of frequency 1, before the division by √D_HEAD
 _ROTARY_BASE = 10_000.0
 
 

@@ -26,11 +26,10 @@ def _bands(tables: Tables) -> Headline:
     verdict = (
         "all lie inside" if outside.is_empty() else f"outside: {'; '.join(_outside(row) for row in _rows(outside))}"
     )
-    share = "" if minutes >= 0.99 * MINUTES else f" The shipped weights had {MINUTES:g} minutes."
+    shortfall = "" if minutes >= 0.99 * MINUTES else f" The shipped weights had {MINUTES:g} minutes."
     return Headline(
-        f"After {minutes:.1f} minutes, {n_inside} of {bands.height} published figures lie in their bands; "
-        f"{verdict}.{share}",
-        f"{n_inside} of {bands.height} published figures are given again.",
+        f"After {minutes:.1f} minutes, {n_inside} of {bands.height} figures lie in their bands; {verdict}.{shortfall}",
+        f"{n_inside} of {bands.height} figures are given again.",
         n_inside / bands.height,
         answer="figures given again",
         value=f"{n_inside} of {bands.height}",

@@ -50,12 +50,15 @@ class Params:
     )
     steps: int | None = field(
         default=None,
-        metadata={"help": "end each training after so many steps, if that comes first. Default: no limit", "min": 1},
+        metadata={
+            "help": "end each training after this many steps, if its minutes are not spent before. Default: no limit",
+            "min": 1,
+        },
     )
     judged: int = field(
         default=150_000,
         metadata={
-            "help": "held-out tokens that are judged at least: whole documents, of each text by its length",
+            "help": "least held-out tokens to judge: whole documents of each text, in proportion to its length",
             "min": 1024,
         },
     )
@@ -81,4 +84,5 @@ class Params:
             raise UsageError(f"a text is named twice: {', '.join(self.texts)}", hint="name each text once")
         check_range("vocabulary", self.vocabulary, least=259)
         check_range("judged", self.judged, least=1024)
+        check_range("minutes", self.minutes, above=0.0)  # a budget alone may be infinite
         Budget(minutes=self.minutes, steps=self.steps, clock=self.clock.value)

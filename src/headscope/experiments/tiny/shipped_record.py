@@ -1,8 +1,9 @@
-"""What is written down about the shipped weights: the record of their training."""
+"""The record of a training by this recipe, as the folder of the shipped weights has it."""
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from headscope.errors import CheckpointError
@@ -34,12 +35,21 @@ class ShippedRecord:
 
 
 def shipped_record() -> ShippedRecord:
-    """The record in the folder of the shipped weights.
+    """The record of the shipped weights.
 
     Raises:
         CheckpointError: It lacks a figure.
     """
-    path = resolve(NAME).folder / RECORD
+    return read_record(resolve(NAME).folder)
+
+
+def read_record(folder: Path) -> ShippedRecord:
+    """The record in the folder of weights.
+
+    Raises:
+        CheckpointError: It lacks a figure.
+    """
+    path = folder / RECORD
     content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     try:
         results = content["results"]

@@ -7,7 +7,7 @@ import polars as pl
 from headscope.experiments.tiny.bands import Band
 from headscope.experiments.tiny.head_roles import MEASURE, RoleMass
 from headscope.experiments.tiny.shipped_record import ShippedRecord
-from headscope.experiments.tiny.text_losses import NO_WINDOW, SHIPPED, TRAINED, TextLoss
+from headscope.experiments.tiny.text_losses import ALL, NO_WINDOW, SHIPPED, TRAINED, TextLoss
 from headscope.experiments.tiny.text_material import Material
 from headscope.experiments.tiny.training_phases import TrainedNetwork
 
@@ -117,4 +117,4 @@ def sizes_table(trained: TrainedNetwork, material: Material, record: ShippedReco
 
 def of_windows(losses: pl.DataFrame, system: str) -> pl.DataFrame:
     """The losses of a network on all texts, by the length of the window."""
-    return losses.filter(pl.col("system") == system, pl.col("text") == "all", pl.col("window") > NO_WINDOW)
+    return losses.filter(pl.col("system") == system, pl.col("text") == ALL, pl.col("window") > NO_WINDOW)

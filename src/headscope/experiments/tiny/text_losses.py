@@ -6,6 +6,7 @@ from math import exp, log
 from typing import Any
 
 from headscope.corpora.byte_pair_tokenizer import EOS_ID
+from headscope.errors import UsageError
 from headscope.experiments.tiny.held_out_windows import HeldOutWindows, summed_nats
 from headscope.experiments.tiny.kneser_ney import KneserNey
 from headscope.experiments.tiny.text_material import Documents, Material, Tokens, token_stream
@@ -57,6 +58,23 @@ def network_losses(system: str, model: Model, judged: Mapping[str, Documents], p
         losses += [*parts, _sum(parts)]
     progress(task, len(WINDOWS), len(WINDOWS))
     return losses
+
+
+def check_judged(material: Material, shipped: Model) -> None:
+    """Refuse a text whose judged documents do not fill the longest window, before anything is trained.
+
+    Raises:
+        UsageError: A text is too short for the tokenizer of the study or of the shipped weights.
+    """
+    for name, documents in material.judged.items():
+        streams = (token_stream(material.tokenizer, documents, EOS_ID), judged_tokens(shipped, documents))
+        n_tokens = min(map(len, streams))
+        if n_tokens < WINDOWS[-1]:
+            raise UsageError(
+                f"the judged documents of {name} have {n_tokens} tokens, expected at least the {WINDOWS[-1]} of the "
+                "longest window",
+                hint="judge more tokens, or give more text",
+            )
 
 
 def judging_task(system: str) -> str:

@@ -4,7 +4,6 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Int
@@ -65,7 +64,8 @@ def gather(params: Params, progress: Step) -> Material:
     tokenizer = with_start(trained_tokenizer(_all(documents, "fit"), params.vocabulary))
     progress(TOKENIZER_TASK, 1, 1)
     progress(READING_TASK, 0, 1)
-    train, watched = (token_stream(tokenizer, _all(documents, part), EOS_ID) for part in ("fit", "search"))
+    train = token_stream(tokenizer, _all(documents, "fit"), EOS_ID)
+    watched = token_stream(tokenizer, _all(documents, "search"), EOS_ID)
     judged = _judged(tokenizer, {name: parts["test"] for name, parts in documents.items()}, params.judged)
     progress(READING_TASK, 1, 1)
     return Material(documents, judged, tokenizer, train, watched)
@@ -90,18 +90,18 @@ def _parts(name: str, progress: Step) -> dict[Split, Documents]:
     return {split: part_of(text, splits, split).documents for split in SPLITS}
 
 
-def _all(documents: Mapping[str, Mapping[Split, Documents]], part: Any) -> list[str]:
-    return [document for parts in documents.values() for document in parts[part]]
+def _all(documents: Mapping[str, Mapping[Split, Documents]], split: Split) -> list[str]:
+    return [document for parts in documents.values() for document in parts[split]]
 
 
 def _judged(tokenizer: Tokenizer, held_out: Mapping[str, Documents], least: int) -> dict[str, Documents]:
     """Documents of each text until it has its part of the tokens."""
     sizes = {name: sum(map(len, documents)) for name, documents in held_out.items()}
     shares = {name: size / sum(sizes.values()) for name, size in sizes.items()}
-    return {name: _drawn(tokenizer, documents, least * shares[name]) for name, documents in held_out.items()}
+    return {name: _sample(tokenizer, documents, least * shares[name]) for name, documents in held_out.items()}
 
 
-def _drawn(tokenizer: Tokenizer, documents: Documents, least: float) -> Documents:
+def _sample(tokenizer: Tokenizer, documents: Documents, least: float) -> Documents:
     """Documents in a fixed random order, whatever the seed of the training, until they have enough tokens."""
     sample, n_tokens = list[str](), 0
     for index in torch.randperm(len(documents), generator=torch.Generator().manual_seed(0)).tolist():

@@ -1,9 +1,9 @@
 """Batches of text with cycles and repeated passages among them, in rows that grow with the training.
 
 Definition:
-    Rows are windows of the text (`TextWindows`). A window begins with the token that begins a text in its first place,
-    but for one in ten. With probability 0.12 a row holds a cycle instead, with 0.06 a passage of 8 tokens to half the
-    row, over and over.
+    Rows are windows of the text (`TextWindows`). In nine of ten the token that begins a text takes the place of the
+    first token. With probability 0.12 a row holds a cycle instead, with 0.06 a passage of 8 tokens to half the row,
+    over and over.
 Properties:
     - the rows grow with the used share of the budget  (tested: test_rows_grow_with_the_budget)
     - rows of each kind come as often as they should  (tested: test_a_mixture_has_its_shares)
@@ -33,7 +33,7 @@ _KINDS = 1  # stream of random numbers
 
 
 class TextMixture:
-    """Text for the most part; each row draws its kind."""
+    """Batches of text, cycles and repeated passages; the kind of each row is drawn."""
 
     def __init__(self, tokens: Int[Tensor, " tokens"], *, vocabulary: int, seed: int) -> None:
         self._vocabulary, self._seed = vocabulary, seed
@@ -64,9 +64,9 @@ class TextMixture:
         inputs, labels = text["input_ids"].clone(), text["labels"].clone()
         rows = len(inputs)
         generator = generator_of(self._seed, _KINDS, place.epoch, place.position)
-        kind, is_begun = torch.rand(2, rows, generator=generator)
-        inputs[is_begun >= WITHOUT_START, 0] = BOS_ID
-        is_cycle, is_repeated = kind < CYCLE_SHARE, kind >= 1.0 - REPEATED_SHARE
+        kind_draw, start_draw = torch.rand(2, rows, generator=generator)
+        inputs[start_draw >= WITHOUT_START, 0] = BOS_ID
+        is_cycle, is_repeated = kind_draw < CYCLE_SHARE, kind_draw >= 1.0 - REPEATED_SHARE
         if is_cycle.any():
             walk = cycles(int(is_cycle.sum()), length, self._vocabulary, generator)
             inputs[is_cycle], labels[is_cycle] = walk["input_ids"], walk["labels"]

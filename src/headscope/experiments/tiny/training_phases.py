@@ -13,7 +13,9 @@ import torch
 from torch import nn
 from transformers import LlamaForCausalLM
 
+from headscope.core.numbers import counted
 from headscope.corpora.byte_pair_tokenizer import BOS_ID
+from headscope.errors import UsageError
 from headscope.experiments.tiny.head_roles import MEASURE, TEXT_LENGTH, InductionMeasure
 from headscope.experiments.tiny.held_out_windows import HeldOutWindows
 from headscope.experiments.tiny.network_seed import first_query_and_key, fresh_network
@@ -47,7 +49,7 @@ MATRIX_RATE, OTHER_RATE = 1e-2, 6e-3
 MATRIX_DECAY = 0.1
 WARMUP = 50
 TEXT_VALIDATION = 100
-WATCHED_WINDOWS = 80
+WATCHED_WINDOWS = 80  # at least, where the text has as many
 WATCHED_REPEAT = 48  # tokens before they repeat
 CHECKPOINT_SECONDS = 30.0
 TEXT = "text"
@@ -66,6 +68,11 @@ class Phase:
     def minutes(self) -> float:
         """The minutes of its steps."""
         return self.outcome.state.seconds / 60
+
+    @property
+    def end(self) -> str:
+        """Its name, its steps, and what ended it."""
+        return f"{self.name} {counted(self.outcome.state.step, 'step')} ({self.outcome.state.ending})"
 
 
 @dataclass(frozen=True)
@@ -96,22 +103,24 @@ def phase_names() -> tuple[str, ...]:
     return (*map(_cycle_name, CYCLE_LENGTHS), TEXT)
 
 
-def trained(params: Params, material: Material, folder: Path, progress: Progress) -> TrainedNetwork:
+def train_phases(params: Params, material: Material, folder: Path, progress: Progress) -> TrainedNetwork:
     """Train all phases, or go on with the one that was stopped.
 
     Properties:
         - killed and resumed, it ends with the same weights  (tested: test_a_killed_study_ends_the_same)
         - a phase that reaches its target ends early  (tested: test_a_length_ends_at_its_target)
+        - what the cycles leave of the minutes is for text  (tested: test_minutes_of_cycles_are_limited)
+
+    Raises:
+        UsageError: The texts are too short, the cycles left no minutes, or the folder holds another training.
     """
     network = fresh_network(params.vocabulary, params.seed)
+    text_task = _text_task(params, network, material)  # before the cycles: it refuses texts that are too short
     phases = _cycle_phases(params, network, material, folder, progress)
-    spent = sum(phase.minutes for phase in phases)
-    text = train(
-        _text_task(params, network, material),
-        _text_recipe(params, params.minutes - spent),
-        folder / TEXT,
-        PhaseProgress(TEXT, progress),
-    )
+    minutes = params.minutes - sum(phase.minutes for phase in phases)
+    if minutes <= 0:
+        raise UsageError(f"the cycles took all of {params.minutes:g} minutes", hint="give more minutes")
+    text = train(text_task, _text_recipe(params, minutes), folder / TEXT, PhaseProgress(TEXT, progress))
     return TrainedNetwork(network.eval(), (*phases, Phase(TEXT, text)))
 
 
@@ -203,7 +212,7 @@ def _text_task(params: Params, network: LlamaForCausalLM, material: Material) ->
         network,
         NextToken(),
         TextMixture(material.train, vocabulary=params.vocabulary, seed=params.seed),
-        held_out=HeldOutWindows(material.watched, length=TEXT_LENGTH, start=BOS_ID, most=WATCHED_WINDOWS),
+        held_out=HeldOutWindows(material.watched, length=TEXT_LENGTH, start=BOS_ID, least=WATCHED_WINDOWS),
         measures=InductionMeasure(network, BOS_ID, WATCHED_REPEAT),
         optimisers=text_optimisers,
         companions=material.companions,
