@@ -375,8 +375,8 @@ def test_limits_of_losses(tiny: Model, change: float, is_inside: bool) -> None:
 def test_a_figure_beyond_its_band_is_said(study: Run, tiny: Model) -> None:
     tables = dict(study["tiny"].tables)
     tables["bands"] = bands_table(shipped_bands(tiny, 0.0))
-    assert "12 of 12" in headlines(tables)[0].full
-    assert "all lie inside" in headlines(tables)[0].full
+    assert "12 of 12" in headlines(tables)[0].short
+    assert "all 12 figures lie in their bands." in headlines(tables)[0].full
     beyond = [
         replace(band, value=1.01, low=0.25, high=1.0)
         if band.figure == "induction, 2x100"

@@ -23,12 +23,11 @@ def _bands(tables: Tables) -> Headline:
     outside = bands.filter(~pl.col("is_inside"))
     n_inside = bands.height - outside.height
     minutes = float(sizes.filter(size="minutes")[TRAINED].item())
-    verdict = (
-        "all lie inside" if outside.is_empty() else f"outside: {'; '.join(_outside(row) for row in _rows(outside))}"
-    )
+    share = f"all {bands.height}" if outside.is_empty() else f"{n_inside} of {bands.height}"
+    exceptions = "" if outside.is_empty() else f"; outside: {'; '.join(_outside(row) for row in _rows(outside))}"
     shortfall = "" if minutes >= 0.99 * MINUTES else f" The shipped weights had {MINUTES:g} minutes."
     return Headline(
-        f"After {minutes:.1f} minutes, {n_inside} of {bands.height} figures lie in their bands; {verdict}.{shortfall}",
+        f"After {minutes:.1f} minutes, {share} figures lie in their bands{exceptions}.{shortfall}",
         f"{n_inside} of {bands.height} figures are given again.",
         n_inside / bands.height,
         answer="figures given again",
