@@ -265,6 +265,7 @@ def test_a_sentence_longer_than_the_model_is_named(pairs: Path, tmp_path: Path) 
         ({"network": Network.LSTM, "heads": 3, "variants": True}, "heads evenly"),
         ({"width": 12, "heads": 4, "variants": True}, "8 heads evenly"),
         ({"minutes": 0.0}, "greater than 0"),
+        ({"minutes": float("inf")}, "minutes must be greater than 0"),
         ({"steps": 0}, "steps"),
         ({"dropout": 1.0}, "dropout"),
         ({"rate": -1.0}, "learning rate"),

@@ -139,6 +139,7 @@ class Params:
             least, number = setting.metadata.get("min"), getattr(self, setting.name)
             if least is not None and number is not None and number < least:
                 raise UsageError(f"{setting.name} is at least {least}, got {number}")
+        check_range("minutes", self.minutes, above=0.0)  # a budget alone may be infinite
         Budget(minutes=self.minutes, steps=self.steps)
         Rate(self.rate, self.warmup)
         check_range("agreement", self.agreement, least=0.0)
