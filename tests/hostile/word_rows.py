@@ -81,10 +81,10 @@ ROWS: list[Row] = [
         "pictures of absurd size",
         2,
         {
-            "picture-of-nothing": (*DRAW, "dense", "--n", "0", "greater than or equal to 1"),
-            "picture-negative": (*DRAW, "dense", "--n", "-1", "greater than or equal to 1"),
+            "picture-of-nothing": (*DRAW, "dense", "--n", "0", "expected at least 1, got"),
+            "picture-negative": (*DRAW, "dense", "--n", "-1", "expected at least 1, got"),
             "picture-huge": (*DRAW, "dense", "--n", "100000000", "1 to 512 positions, got 100000000"),
-            "picture-without-layers": (*DRAW, "dense", "--layers", "0", "greater than or equal to 1"),
+            "picture-without-layers": (*DRAW, "dense", "--layers", "0", "expected at least 1, got"),
             "picture-of-a-billion-layers": (*DRAW, "dense", "--layers", "1000000000", "1 to 512 layers"),
         },
     ),
