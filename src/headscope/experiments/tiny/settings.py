@@ -46,7 +46,7 @@ class Params:
     minutes: float = field(default=MINUTES, metadata={"help": "minutes of all training steps together"})
     clock: Clock = field(
         default=Clock.PROCESSOR,
-        metadata={"help": "minutes of the processor, the same work on a machine that others use; or of time"},
+        metadata={"help": "minutes of the processor, which leave out the time that other work takes; or of time"},
     )
     steps: int | None = field(
         default=None,
