@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+RUNS = (16, 8)  # keys that are read as one; the first is a multiple of the others
+
+
 def main() -> None:
-    """Measure the three bounds and print them."""
+    """Measure the bounds and print them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="minilm")
     parser.add_argument("--text", default="moby-dick:test")
@@ -29,6 +32,8 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=16)
     parser.add_argument("--share", type=float, default=0.25)
     arguments = parser.parse_args()
+    if arguments.tokens % RUNS[0]:
+        parser.error(f"--tokens must be a multiple of {RUNS[0]}, got {arguments.tokens}")
     import headscope as hs
     from headscope.experiments.swap.yardstick import Embeddings
     from headscope.experiments.text_sample import spread, windows_of
@@ -40,8 +45,12 @@ def main() -> None:
         "the largest weights of each row": partial(largest_of_rows, share=arguments.share),
         "the largest weights of each head": partial(largest_of_heads, share=arguments.share),
         "the largest of each row, the mean for the others": partial(with_mean, share=arguments.share),
-        "the largest runs of 16 keys, the mean key for the others": partial(with_runs, share=arguments.share, run=16),
-        "the largest runs of 8 keys, the mean key for the others": partial(with_runs, share=arguments.share, run=8),
+        **{
+            f"the largest runs of {run} keys, the mean key for the others": partial(
+                with_runs, share=arguments.share, run=run
+            )
+            for run in RUNS
+        },
     }
     print(
         f"{arguments.model}, {len(windows)} texts of {arguments.tokens} tokens of {arguments.text}, {arguments.share}"
