@@ -6,16 +6,12 @@ from typing import Any
 
 import typer
 
-# By the names that pydantic, with which typer reads values, gives to errors; `{}` is a limit.
+# By the names that pydantic, with which typer reads values, gives to errors; names in braces are its names of limits.
 _EXPECTED = {
     "int_parsing": "a whole number",
-    "int_from_float": "a whole number",
     "float_parsing": "a number",
-    "bool_parsing": "yes or no",
     "greater_than_equal": "at least {ge}",
-    "greater_than": "more than {gt}",
     "less_than_equal": "at most {le}",
-    "less_than": "less than {lt}",
 }
 _PREFIX = "Value error, "
 

@@ -37,7 +37,7 @@ def model_line(model: ModelSpec) -> str:
 
 
 def site_lines(sites: Sequence[Site]) -> tuple[str, ...]:
-    """The attention sites, those that differ only by layer in one line."""
+    """One line for the attention sites of a kind; it names their layers."""
     layers_of: dict[tuple[str, str], list[int]] = {}
     for site in sites:
         layers_of.setdefault(_description(site), []).append(site.layer)

@@ -43,11 +43,12 @@ def fused(
     Properties:
         - the same bytes however heads are shared  (tested: test_sharing_heads_changes_no_byte)
     """
-    d_value, groups = v.shape[-1], q.shape[1] // k.shape[1]
+    d_value = v.shape[-1]
     q, k, v = of_one_width(q, k, v)
     share = share_of(q, k)
     if share is None:
         return _by_torch(q, k, v, mask, causal=causal, scale=scale)[..., :d_value]
+    groups = q.shape[1] // k.shape[1]
     # Token after token, as the kernel itself writes it.
     out = q.new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[-1]).transpose(1, 2)
 
